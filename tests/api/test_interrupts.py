@@ -32,12 +32,12 @@ from support.thorough import THOROUGH
 
 RESUME = dis.opmap["RESUME"]
 
-STRIDES = {"redlock": 17, "zookeeper": 5}
+STRIDES = {"redlock": 17, "zookeeper": 5, "etcd": 3}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
 takes every so many-th of them."""
 
 SEVERAL_STRIDE = 7
-"""Several locks at once have all the points of one lock, and more for each further name."""
+"""Several locks at once, and recipes, have all the points of one lock, and more beside."""
 
 PARTIES = "_holdfast/parties:x"
 """The lock of which each party of the barrier ``x`` holds a read lease."""
@@ -278,7 +278,7 @@ def test_interrupted_while_campaigning(client: Client, value: bytes) -> None:
 def test_interrupted_while_campaigning_in_vain(client: Client) -> None:
     election, lock = client.election("x"), client.lock(client.election("x").lock_name)
     with client.election("x").campaign() as leadership:
-        for interrupter in points(client, 3):
+        for interrupter in points(client, SEVERAL_STRIDE):
             with contextlib.suppress(KeyboardInterrupt, LockTimeout), interrupter.at_work():
                 election.campaign(timeout=0.01).__enter__()
             wait_until(
