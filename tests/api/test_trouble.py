@@ -427,6 +427,18 @@ async def test_any_takes_what_it_can_reach_and_outlasts_an_outage(world: SpyWorl
         await ann(world.client(io_timeout=0.05).any("x", "y").acquire)
 
 
+async def test_a_job_is_not_missed_for_a_connection_that_broke(world: SpyWorld) -> None:
+    """It waits for no other server, but it does try to reach the engine."""
+    ann, job = world.actor(), world.client().job("x")
+    for kind in (NotApplied, OutcomeUnknown):
+        world.spy.before = failing(kind, "Acquire", times=2)
+        async with ann.inside(job) as run:  # type: ignore[arg-type]  # an actor enters anything like a lock
+            assert run is not None
+    world.spy.before = failing(NotApplied, "Acquire")
+    with pytest.raises(EngineUnavailable):
+        await ann(getattr(world.client(io_timeout=0.1).job("x"), ann.enter_name))
+
+
 class Outage:
     """Nothing that is asked happens."""
 

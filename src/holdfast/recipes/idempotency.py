@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments, outcomes
 from ..core.arguments import Spec
 from ..core.canonical import Key, fingerprint_of
+from ..core.effects import OutcomeUnknown
 from ..core.lock_options import Duration
 from ..core.outcomes import Outcome
 from ..errors import (
@@ -273,7 +274,11 @@ async def leave(
     except HoldfastError as trouble:
         await locks.leave(core, caller, trouble)
         if error is None:
-            trouble.add_note(f"holdfast: {operation.name!r} has run, and its result is not stored")
+            is_known = not isinstance(trouble.__cause__, OutcomeUnknown)
+            stored = (
+                "its result is not stored" if is_known else "it is not known whether its result is stored"
+            )
+            trouble.add_note(f"holdfast: {operation.name!r} has run, and {stored}")
             raise
         error.add_note(f"holdfast: this error is not stored: {trouble}")
         return

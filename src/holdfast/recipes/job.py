@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
-from ..core.effects import Now, Pause
+from ..core.effects import Now, Pause, TransientError
 from ..core.lock_options import Duration, IfLost
 from ..errors import (
     Conflict,
@@ -242,12 +242,22 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
     """Take the job's lock and begin a run, or learn why not; then nothing is held.
 
     A server that only decides has the lock for a moment. It must not cost another server its turn, which asks
-    again until the lock is free or a run has begun.
+    again until the lock is free or a run has begun. Nor may a connection that has just ended: whoever does
+    not wait for another server still has ``io_timeout`` to reach the engine.
     """
     timeout, ends_at = core.spec.timeout, None
+    failing_since: float | None = None
     while True:
         try:
             lease = await locks.acquire(core, caller, owner, timeout, entered=True)
+        except EngineUnavailable as trouble:
+            now = await Now()
+            failing_since = now if failing_since is None else failing_since
+            is_over = now >= failing_since + job.client_state.io_timeout
+            if timeout != 0 or is_over or not isinstance(trouble.__cause__, TransientError):
+                raise
+            await Pause(PAUSE_SECONDS)
+            continue
         except LockTimeout:
             running, now = await _running(job), await Now()
             if ends_at is None:
