@@ -101,7 +101,7 @@ def test_a_killed_member_moves_its_share_and_no_more(
 
 
 @each("sqlite", "redis")
-def test_a_member_that_stands_still_is_taken_out_and_comes_back(scheme: str, tmp_path: Path) -> None:
+def test_a_member_that_is_paused_is_taken_out_and_comes_back(scheme: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         crew = Crew(FRESH_URL[scheme](tmp_path), stack, ttl=1.0)
         name, paused = crew.join(4)

@@ -107,7 +107,7 @@ def test_trouble_on_the_way_is_outlasted(fault: Fault) -> None:
         assert state.loss(world.now) is None
 
 
-def test_an_engine_that_is_never_reached_is_told_and_nothing_stays() -> None:
+def test_an_engine_that_is_never_reached_is_reported_and_nothing_stays() -> None:
     world = World()
     m = world.client("m")
     m.faults = always(LOST_REPLY)
@@ -189,7 +189,7 @@ def test_a_release_that_fails_after_some_of_them_is_no_loss_of_those() -> None:
     assert [(state.ended, state.reason) for state in states] == [("released", None)] * len(NAMES)
 
 
-def test_callers_who_agree_on_an_order_do_not_deadlock() -> None:
+def test_callers_that_agree_on_an_order_do_not_deadlock() -> None:
     world = World()
     tasks = []
     for name in "mnop":
