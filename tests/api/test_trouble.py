@@ -393,8 +393,8 @@ async def test_closing_when_the_engine_is_gone(world: SpyWorld) -> None:
 
 
 @pytest.mark.parametrize("what", ["latch", "barrier"])
-async def test_who_waits_at_a_latch_or_a_barrier_outlasts_an_outage(world: SpyWorld, what: str) -> None:
-    """As who waits for a lock does. The outage is longer than ``io_timeout``."""
+async def test_a_wait_at_a_latch_or_a_barrier_outlasts_an_outage(world: SpyWorld, what: str) -> None:
+    """As a waiter for a lock does. The outage is longer than ``io_timeout``."""
     ann, bob = world.actor(), world.actor()
     count = 1 if what == "latch" else 2
     mine, theirs = [

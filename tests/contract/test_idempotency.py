@@ -99,7 +99,7 @@ async def test_a_second_caller_waits_for_the_first_result(world: World) -> None:
             again.set_result(2)
 
 
-async def test_who_asks_for_its_own_key_would_wait_for_itself(world: World) -> None:
+async def test_an_operation_that_asks_for_its_own_key_is_refused(world: World) -> None:
     ann, bob, client, work = world.actor(), world.actor(), world.client(), Work(world)
     async with inside(ann, client.idempotent("x")) as attempt:
         with pytest.raises(Deadlock, match="would wait for itself") as refused:

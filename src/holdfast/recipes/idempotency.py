@@ -312,7 +312,8 @@ async def _look(
 ) -> Outcome | None:
     """How the operation ended; None: it did not, yet. Conflict if it has another payload.
 
-    ``caller``: who would wait for an attempt that is under way; Deadlock if that is its own.
+    ``caller``: the thread or task that would wait for an attempt that is under way; Deadlock if that is
+    its own.
     """
     record = (await records.inspect(client_state, operation.name)).record
     if record.value is None:

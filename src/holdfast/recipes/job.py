@@ -242,8 +242,8 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
     """Take the job's lock and begin a run, or learn why not; then nothing is held.
 
     A server that only decides has the lock for a moment. It must not cost another server its turn, which asks
-    again until the lock is free or a run has begun. Nor may a connection that has just ended: whoever does
-    not wait for another server still has ``io_timeout`` to reach the engine.
+    again until the lock is free or a run has begun. Nor may a connection that has just ended: a server
+    that does not wait for another one still has ``io_timeout`` to reach the engine.
     """
     timeout, ends_at = core.spec.timeout, None
     failing_since: float | None = None

@@ -59,7 +59,7 @@ async def acquire(client: TicketClient, name: str, request: Acquire) -> Reply:
 
 
 async def acquire_together(client: TicketClient, steps: Sequence[tuple[str, Request]]) -> list[Reply] | None:
-    """Mutexes that nobody uses, all of them in one step; or that the first one is not free. None: nothing was
+    """The grants of free mutexes, all of them in one step; or the refusal of the first one. None: nothing was
     done, and each has to be acquired by itself."""
     wanted = [(name, request) for name, request in steps if isinstance(request, Acquire)]
     if len(wanted) < len(steps) or any(request.kind != "lock" or request.wait for _, request in wanted):
