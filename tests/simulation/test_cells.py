@@ -25,11 +25,14 @@ from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, in
 from simulator.faults import FORGETS
 from simulator.ordered import OrderedStore, TicketsClient
 from simulator.servers import Server
+from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 """An engine that forgets loses the number, whichever client wrote it."""
 
-SCHEDULES: Final = 25
+SCHEDULES: Final = 200 if THOROUGH else 25
+BATCHES: Final = 5 if THOROUGH else 1
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 
@@ -140,10 +143,11 @@ def violations(result: Run, history: History) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("on_tickets", [False, True], ids=["records", "tickets"])
-def test_no_addition_is_lost_or_applied_twice(on_tickets: bool) -> None:
+def test_no_addition_is_lost_or_applied_twice(on_tickets: bool, batch: int) -> None:
     additions = unknown = 0
-    for seed in range(SCHEDULES):
+    for seed in range(batch * SCHEDULES, (batch + 1) * SCHEDULES):
         result, history = run(seed, on_tickets)
         assert violations(result, history) == [], f"seed {seed}"
         additions += len(history.sums)

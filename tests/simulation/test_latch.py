@@ -28,7 +28,7 @@ KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 
 SCHEDULES: Final = 200 if THOROUGH else 25
 BATCHES: Final = 10 if THOROUGH else 1
-"""Each batch is a test, with a time limit of its own."""
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 COUNTS: Final = (40, 10_000)

@@ -131,6 +131,14 @@ def test_a_client_that_knows_that_it_has_to_wait_waits_twice_for_the_server(
     waiting.join(20)
 
 
+def test_a_stored_result_costs_one_wait(connect: Connect, spy: Spy) -> None:
+    operation = connect(session_timeout=60).idempotent("x")
+    assert operation.run(lambda: "first") == "first"
+    spy.batches()
+    assert operation.run(lambda: "again") == "first"
+    assert spy.batches() == [["Sync", "GetChildren2", "GetChildren2", "GetData", "GetData"]]
+
+
 def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:
     """And a look at some of them."""
     client = connect(session_timeout=60)
