@@ -315,14 +315,24 @@ async def test_wrong_arguments(world: World) -> None:
         ("ttl", {"ttl": 0}),
         ("drain must be bounded", {"drain": None}),
         ("rejoin_within must be bounded", {"rejoin_within": -1}),
+        ("on_lost takes a function", {"on_lost": "stop"}),
     ]
+    if world.driver == "threads":  # it would never be awaited
+
+        async def begin(partition: int, lease: Any) -> None: ...
+
+        wrong.append(("is async, and this member is for threads", {"on_assigned": begin}))
     for message, options in wrong:
         with pytest.raises(InvalidArgument, match=message):
             await crew.join(ann, **options)
     with pytest.raises(InvalidArgument, match="empty"):
         await ann(crew.api.join, crew.looking, "")
+    with pytest.raises(InvalidArgument, match=r"takes a client of holdfast.*this is NoneType"):
+        await ann(crew.api.join, None, "g")
     member = await crew.join(ann)
     number: Any = 7
+    with pytest.raises(InvalidArgument, match="on_revoked takes a function"):
+        member.on_revoked(number)
     with pytest.raises(InvalidArgument, match=r"str\(key\)"):
         member.owns(number)
     text: Any = "7"

@@ -67,6 +67,11 @@ async def join(
 
     Use it with ``async with``, or call ``await member.leave()`` at the end.
     """
+    if not isinstance(client, AsyncClient):
+        raise InvalidArgument(
+            f"join takes a client of holdfast.aio.connect(url); this is {type(client).__name__}"
+            " (holdfast.ownership has the join for that of threads)"
+        )
     driver = client._driver
     options = Options.checked(
         client.guarantees, group, partitions, member, ttl, drain, rejoin_within, unnamed(driver.owner_prefix)
@@ -109,6 +114,8 @@ async def groups(client: AsyncClient) -> list[GroupInfo]:
 
 class _TaskCallbacks(Callbacks):
     """Calls the user's functions in tasks."""
+
+    may_await = True
 
     def __init__(self, wrap: Callable[[Any], Any]) -> None:
         super().__init__(wrap)

@@ -50,6 +50,11 @@ def join(
 
     Use it as a context manager, or call ``leave()`` at the end.
     """
+    if not isinstance(client, Client):
+        raise InvalidArgument(
+            f"join takes a client of holdfast.connect(url); this is {type(client).__name__}"
+            " (holdfast.ownership.aio has the join for that of asyncio)"
+        )
     driver = client._driver
     options = Options.checked(
         client.guarantees, group, partitions, member, ttl, drain, rejoin_within, unnamed(driver.owner_prefix)
