@@ -41,6 +41,9 @@ class Account:
         actors.context().tell("account", to, "deposit", amount=1)
         raise LookupError("no such thing")
 
+    def leave(self) -> None:
+        raise SystemExit(3)
+
     def whoami(self) -> list[Any]:
         context = actors.context()
         return [context.kind, context.key, context.id, context.attempt, context.client]
@@ -151,6 +154,8 @@ def test_errors_come_back_to_those_who_ask(play: Play) -> None:
             with pytest.raises(actors.MessageFailed, match="LookupError: no such thing") as failed:
                 await system.ask("account", "a", "fail")
             assert (failed.value.error_type, failed.value.error_text) == ("LookupError", "no such thing")
+            with pytest.raises(actors.MessageFailed, match="SystemExit: 3"):
+                await system.ask("account", "a", "leave")
             assert await system.ask("account", "a", "deposit", amount=1) == 1001
         assert await system.state("account", "b") is None
         assert await world.jobs("dead") == []

@@ -172,10 +172,10 @@ class AsyncSystem(BaseSystem):
     async def _handle_once(self, job: AsyncJob) -> None:
         try:
             message = self._received(job)
+            definition, address = self._state_address(message.kind, message.key)
         except InvalidArgument as error:
             await job.fail(error, final=True)
             return
-        definition, address = self._state_address(message.kind, message.key)
         stored = await self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
@@ -185,7 +185,7 @@ class AsyncSystem(BaseSystem):
                 if inspect.isawaitable(reply):
                     reply = await reply
                 outcome = turn.outcome(opened, reply)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the asker's, or the dead letter's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a handler raises is the asker's, or the dead letter's
             found = failed(message, error)
             if found is None:
                 await self._run(self._fail_call(job, definition, error))
