@@ -59,8 +59,8 @@ def define(
     _check_making(kind, actor)
     if any(vars(each).get("__slots__") for each in actor.__mro__):
         raise InvalidArgument(
-            f"the class {actor.__name__} of {kind!r} has __slots__, and only what is in an actor's __dict__ is"
-            " its state: leave them out"
+            f"the class {actor.__name__} of {kind!r} has __slots__, and the state of an actor is what its"
+            " __dict__ has: leave them out"
         )
     messages = {
         name: _signature(kind, name, function, may_await)
