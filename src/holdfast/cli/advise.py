@@ -65,7 +65,13 @@ def advise(json: bool, have: str | None, **answers: str | None) -> int:
         if not asks:
             return _print_question(step, json)
         given[step.key] = _ask(step)
-    if len(step.systems) == 1:
+    if have is not None and have not in step.systems:
+        complaint = f"{step.title!r} does not work on {have}: choose {', '.join(step.systems)}"
+        if not asks:
+            raise Misuse(complaint)
+        print_lines("", complaint)
+        have = None
+    if have is None and len(step.systems) == 1:
         have = step.systems[0]
     elif have is None:
         question = advice.Question(
@@ -76,8 +82,6 @@ def advise(json: bool, have: str | None, **answers: str | None) -> int:
         if not asks:
             return _print_question(question, json)
         have = _ask(question)
-    elif have not in step.systems:
-        raise Misuse(f"{step.title!r} does not work on {have}: choose {', '.join(step.systems)}")
     _print_advice(step, have, given, json)
     return Status.OK
 
@@ -96,7 +100,7 @@ def _ask(question: advice.Question) -> str:
         if not line:
             raise Misuse(f"no answer to {question.key!r}")
         for number, each in enumerate(question.answers, 1):
-            if line.strip() in {str(number), each.key}:
+            if line.strip().lower() in {str(number), each.key}:
                 return each.key
         print_lines(f"a number from 1 to {len(question.answers)}, please")
 
