@@ -92,10 +92,10 @@ class Store(Streams):
         with self.store.subscribe(newest) as subscription:
             begins()
             while len(arrived_at) < count:
-                event = subscription.get(SUBSCRIBER_SECONDS)
-                if event is None:
+                arrived = subscription.get(SUBSCRIBER_SECONDS)
+                if arrived is None:
                     break
-                if event.stream == stream:
+                if arrived.stream == stream:
                     arrived_at.append(time.monotonic())
         return arrived_at
 
