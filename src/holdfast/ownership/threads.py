@@ -178,7 +178,7 @@ class Member:
     @property
     def active(self) -> bool:
         """Whether it takes part. False: it left, its work does not stop, or it cannot reach the engine."""
-        return self._member.is_active
+        return self._member.is_present()
 
     @property
     def owned(self) -> frozenset[int]:

@@ -317,6 +317,11 @@ class Member:
         self.leaving = True
         self.wake_up()
 
+    def is_present(self) -> bool:
+        """Whether it takes part, by the clock: a process that stood still knows it at once."""
+        presence = self.presence
+        return self.is_active and presence is not None and _is_held(presence, self.client_state.now())
+
     def owned(self) -> frozenset[int]:
         return frozenset(partition for partition in list(self.held) if self.owns(partition))
 
