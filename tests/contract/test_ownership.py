@@ -269,6 +269,31 @@ async def test_a_callback_that_raises_stops_nothing(world: World, caplog: pytest
     assert "an on_assigned callback of partition" in caplog.text
 
 
+async def test_work_that_is_cancelled_has_stopped(world: World) -> None:
+    """Who cancels a task and awaits it gets its cancellation; who leaves a thread has left it."""
+    crew = Crew(world, 4)
+    ann, bob = world.actor(), world.actor()
+
+    def end(partition: int, lease: Any) -> Any:
+        if world.driver == "threads":
+            raise SystemExit
+
+        async def cancel() -> None:
+            work = asyncio.ensure_future(asyncio.Event().wait())
+            await asyncio.sleep(0)
+            work.cancel()
+            await work
+
+        return cancel()
+
+    member = await crew.join(ann, on_revoked=end, on_lost=end, drain=600)
+    await crew.settled(1)
+    assert await bob(crew.looking.break_lock, member.lease_of(0).name, reason="test") is not None
+    await crew.settled(1)
+    await crew.join(bob)
+    assert loads(await crew.settled(2)) == [2, 2]
+
+
 async def test_every_member_has_the_same_number_of_partitions(world: World) -> None:
     crew = Crew(world, 4)
     ann, bob = world.actor(), world.actor()

@@ -133,18 +133,24 @@ class _TaskCallbacks(Callbacks):
         task.add_done_callback(self._tasks.discard)
 
     async def _run_chain(self, partition: int) -> None:
-        while True:
-            await self._run(self._next_call(partition))
-            if not self._has_more(partition):
-                return
+        has_more = True
+        while has_more:
+            try:
+                await self._run(self._next_call(partition))
+            finally:
+                has_more = self._has_more(partition)
 
     async def _run(self, call: Call) -> None:
-        await self._call(call)
-        self._finish(call)
+        try:
+            await self._call(call)
+        finally:
+            self._finish(call)
 
     async def _report_loss(self, call: Call) -> None:
-        await self._call(call)
-        self._finish_loss(call)
+        try:
+            await self._call(call)
+        finally:
+            self._finish_loss(call)
 
     async def _call(self, call: Call) -> None:
         for function in call.functions:
@@ -152,6 +158,11 @@ class _TaskCallbacks(Callbacks):
                 result = function(call.held.partition, call.held.lease)
                 if inspect.isawaitable(result):
                     await result
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # It has cancelled its work, and waited for it.
             except Exception as error:  # noqa: BLE001 - the other functions are called all the same
                 self._failed(call, error)
 

@@ -133,7 +133,7 @@ class Callbacks(ABC):
         self.wake_up()
 
     @staticmethod
-    def _failed(call: Call, error: Exception) -> None:
+    def _failed(call: Call, error: BaseException) -> None:
         log.error(
             "holdfast: an on_%s callback of partition %d raised",
             call.event,

@@ -140,7 +140,7 @@ class ThreadCallbacks(Callbacks):
         for function in call.functions:
             try:
                 function(call.held.partition, call.held.lease)
-            except Exception as error:  # noqa: BLE001 - the other functions are called all the same
+            except BaseException as error:  # noqa: BLE001 - the other functions are called all the same
                 self._failed(call, error)
 
 
