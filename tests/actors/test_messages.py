@@ -163,6 +163,27 @@ def test_errors_come_back_to_those_who_ask(play: Play) -> None:
     play(story)
 
 
+@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("driver", ["asyncio"])
+def test_a_handler_that_is_cancelled_by_its_own_work_has_failed(play: Play) -> None:
+    async def story(world: World) -> None:
+        system = world.system()
+
+        @system.actor("careless")
+        class Careless:
+            async def work(self) -> None:
+                part = asyncio.ensure_future(asyncio.Event().wait())
+                await asyncio.sleep(0)
+                part.cancel()
+                await part
+
+        async with running(system):
+            with pytest.raises(actors.MessageFailed, match="CancelledError"):
+                await system.ask("careless", "a", "work")
+
+    play(story)
+
+
 def test_a_poison_message_becomes_a_dead_letter_and_the_mailbox_goes_on(play: Play) -> None:
     async def story(world: World) -> None:
         system = accounts(world)

@@ -185,7 +185,9 @@ class AsyncSystem(BaseSystem):
                 if inspect.isawaitable(reply):
                     reply = await reply
                 outcome = turn.outcome(opened, reply)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a handler raises is the asker's, or the dead letter's
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             found = failed(message, error)
             if found is None:
                 await self._run(self._fail_call(job, definition, error))
@@ -285,6 +287,12 @@ class _Mailroom:
                     await self._system._queue.extend_many(list(self._tasks.values()))
             except Exception as error:  # noqa: BLE001 - the next time may succeed; a lost lease is refused at the commit
                 logger.warning("leases of messages could not be extended: %s", error)
+
+
+def _is_being_cancelled() -> bool:
+    """The task itself, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
