@@ -84,7 +84,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "jobs": Measure(jobs.measure, 10),
     "starts": Measure(starts.measure, 8),
     "finished": Measure(finished.measure, 12, able("claims")),
-    "updates": Measure(updates.measure, 8),
+    "updates": Measure(updates.measure, 14),
     "moves": Measure(moves.measure, 30),
     "appends": Measure(appends.measure, 10, least_rounds=5),
     "deliveries": Measure(deliveries.measure, 8, able("subscribes")),

@@ -49,8 +49,18 @@ class Situation:
         return f"{self.series}, {self.processes} process{'es' if self.processes > 1 else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What one process did in a slice."""
+
+    seconds: list[float]
+    """Of each update."""
+    in_time: int
+    """Without the last one, which ended after the slice."""
+
+
 def measure(bench: Bench) -> Result:
-    slice_seconds = bench.pick(0.5, 0.05)
+    slice_seconds = bench.pick(1.0, 0.05)
     counts = bench.pick(PROCESSES, (1, 2))
     entries = [
         Situation(contestant, way, count)
@@ -74,13 +84,13 @@ def measure(bench: Bench) -> Result:
             before = chosen[0].call(total, situation.way)
             begins = begin_soon()
             did = gather(worker.start(add, situation.way, begins, slice_seconds) for worker in chosen)
-            made = sum(len(each) for each in did)
+            made = sum(len(each.seconds) for each in did)
             grown = chosen[0].call(total, situation.way) - before
             check(
                 grown == made, f"made {made} updates, and the counter grew by {grown}", situation.contestant
             )
-            rows[situation].add(rate=made / slice_seconds)
-            rows[situation].extend("time", [seconds for each in did for seconds in each])
+            rows[situation].add(rate=sum(each.in_time for each in did) / slice_seconds)
+            rows[situation].extend("time", [seconds for each in did for seconds in each.seconds])
 
         rounds = bench.rounds(entries, one_slice, lambda each: each.title)
     return Result(
@@ -95,8 +105,7 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def add(desk: Desk, way: Way, begins: float, seconds: float) -> list[float]:
-    """How long each update took. One that is under way at the end is counted."""
+def add(desk: Desk, way: Way, begins: float, seconds: float) -> Added:
     counting, clock = cast(Counting, desk.handle), time.monotonic
     times: list[float] = []
     wait_for(begins)
@@ -106,7 +115,7 @@ def add(desk: Desk, way: Way, begins: float, seconds: float) -> list[float]:
         counting.add(way)
         before, now = now, clock()
         times.append(now - before)
-    return times
+    return Added(times, len(times) - 1)
 
 
 def total(desk: Desk, way: Way) -> int:
