@@ -20,6 +20,7 @@ from support.thorough import THOROUGH
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "sharded_consumer.py"
 
 MEMBER = """
+import os
 import sys
 import holdfast
 from holdfast import ownership
@@ -27,7 +28,8 @@ from holdfast import ownership
 url, namespace, partitions, ttl, *name = sys.argv[1:]
 with holdfast.connect(url, namespace=namespace) as client:
     member = ownership.join(client, "g", int(partitions), *name, ttl=float(ttl), rejoin_within=600)
-    member.on_lost(lambda partition, lease: print("lost", partition, flush=True))
+    # A line in one step: each callback is on a thread of its own.
+    member.on_lost(lambda partition, lease: os.write(1, b"lost %d\\n" % partition))
     print("joined", member.name, flush=True)
     sys.stdin.readline()
 """
