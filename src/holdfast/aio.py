@@ -27,7 +27,7 @@ from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, docume
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
 from .errors import InvalidArgument, Unsupported
-from .facade import (
+from .facades.base import (
     IO_TIMEOUT_SECONDS,
     UPGRADE_MESSAGE,
     BaseLease,
@@ -183,7 +183,7 @@ class AsyncClient:
         return AsyncAnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> AsyncCell:
-        """A small value that changes by compare-and-swap: nobody holds it.
+        """A small value that changes by compare-and-swap. It has no holder.
 
         name: of the cell; a lock of the same name has nothing to do with it.
         """

@@ -21,7 +21,7 @@ from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, docume
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
 from .errors import Unsupported
-from .facade import (
+from .facades.base import (
     IO_TIMEOUT_SECONDS,
     UPGRADE_MESSAGE,
     BaseLease,
@@ -168,7 +168,7 @@ class Client:
         return AnyLock(self, names, lambda name: self.lock(name, **options))
 
     def cell(self, name: str) -> Cell:
-        """A small value that changes by compare-and-swap: nobody holds it.
+        """A small value that changes by compare-and-swap. It has no holder.
 
         name: of the cell; a lock of the same name has nothing to do with it.
         """

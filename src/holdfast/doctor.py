@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from .core import arguments
 from .engines.findings import Finding
 from .errors import Unsupported
-from .facade import IO_TIMEOUT_SECONDS, engine_for
+from .facades.base import IO_TIMEOUT_SECONDS, engine_for
 
 __all__ = ["Finding", "examine"]
 

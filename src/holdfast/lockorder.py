@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .facade import BaseLease
+from .facades.base import BaseLease
 from .protocols.acquisitions import OBSERVERS
 
 __all__ = ["LockOrderWarning", "watch"]

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .core import arguments
 from .errors import Unsupported
-from .facade import engine_for
+from .facades.base import engine_for
 
 __all__ = ["install", "script"]
 

@@ -145,7 +145,7 @@ def test_old_ids_are_forgotten_but_not_those_of_messages_that_wait(play: Play) -
     play(story)
 
 
-def test_errors_come_back_to_those_who_ask(play: Play) -> None:
+def test_errors_come_back_to_callers_of_ask(play: Play) -> None:
     async def story(world: World) -> None:
         system = accounts(world)
         async with running(system):

@@ -114,7 +114,7 @@ def test_a_body_that_turns_it_into_another_error() -> None:
     run(test)
 
 
-def test_a_body_that_ends_as_the_loss_is_told() -> None:
+def test_a_body_that_ends_as_the_loss_is_signalled() -> None:
     """The cancellation was sent and is not delivered yet when the body ends: it must not strike later."""
 
     async def test(client: AsyncClient) -> None:

@@ -388,7 +388,7 @@ def test_a_real_signal_while_waiting(client: Client) -> None:
 
 
 @in_the_main_thread
-def test_real_signals_while_taking_and_giving_back(client: Client) -> None:
+def test_real_signals_during_acquire_and_release(client: Client) -> None:
     """Again and again, at moments spread over the whole of it."""
     lock = client.lock("x")
     interrupted = 0

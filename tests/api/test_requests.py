@@ -8,7 +8,7 @@ from api.spy import SpyWorld
 from contract.harness import held
 
 
-async def test_taking_and_giving_back_what_is_free_is_one_request_each(world: SpyWorld) -> None:
+async def test_acquire_and_release_of_a_free_lock_are_one_request_each(world: SpyWorld) -> None:
     ann, lock = world.actor(), world.client().lock("x")
     for _ in range(3):
         await ann(lock.acquire)

@@ -54,7 +54,7 @@ Take = Callable[[Callable[[], Awaitable[AsyncLease | None]]], Awaitable[AsyncLea
 
 
 @through
-def test_who_asked_owns_it_whoever_awaits(take: Take) -> None:
+def test_the_task_that_asked_owns_it_whichever_task_awaits(take: Take) -> None:
     """A reentrant lock is entered again by the task that called acquire, and released by it."""
 
     async def test(client: AsyncClient) -> None:

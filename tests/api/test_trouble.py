@@ -319,7 +319,7 @@ async def test_a_renewal_that_races_a_release_does_not_bring_it_back(world: SpyW
     assert reported == []
 
 
-async def test_a_record_that_somebody_deleted(world: SpyWorld) -> None:
+async def test_a_record_that_was_deleted_from_outside(world: SpyWorld) -> None:
     """The next renewal finds out, long before the deadline."""
     ann, lock = world.actor(), world.client().lock("x", ttl=3)
     lease = held(await ann(lock.acquire))
@@ -332,7 +332,7 @@ async def test_a_record_that_somebody_deleted(world: SpyWorld) -> None:
         await ann(lock.release)
 
 
-async def test_one_that_somebody_else_got_meanwhile(world: SpyWorld) -> None:
+async def test_one_that_another_client_got_meanwhile(world: SpyWorld) -> None:
     ann, bob, lock = world.actor(), world.actor(), world.client().lock("x", ttl=3)
     lease = held(await ann(lock.acquire))
     space(world.url.removeprefix("memory://")).records.clear()

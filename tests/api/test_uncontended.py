@@ -98,7 +98,7 @@ def test_an_engine_that_is_gone_leaves_the_lease_to_be_released_again(
     assert not client.inspect("x").locked
 
 
-def test_one_that_was_broken_is_told_by_the_end_of_with(client: Client) -> None:
+def test_one_that_was_broken_is_reported_by_the_end_of_with(client: Client) -> None:
     with pytest.raises(LockLost, match="broken"), client.lock("x") as lease:
         client.break_lock("x", token=lease.token, reason="a test")
     assert not client.inspect("x").locked

@@ -68,7 +68,7 @@ def test_an_impossible_answer_is_refused(
 @pytest.mark.realtime
 def test_at_a_terminal_it_asks(command_line: CommandLine) -> None:
     process = at_a_terminal(command_line, sys.executable, "-m", "holdfast", "advise", "--problem", "section")
-    process.expect("What if, once in a long while")
+    process.expect("What happens if, very rarely,")
     process.send("7")
     process.expect("> a number from 1 to 2, please")
     process.send("efficiency")

@@ -102,7 +102,7 @@ def test_a_command_whose_leadership_is_lost_ends_and_is_started_again(
     assert "lost the leadership 'x' (broken)" in process.stderr
 
 
-def test_a_candidate_that_waits_leaves_when_it_is_told_to(
+def test_a_candidate_that_waits_leaves_when_it_is_asked_to(
     command_line: CommandLine, locks: holdfast.Client
 ) -> None:
     with locks.election("x").campaign():

@@ -33,12 +33,14 @@ WRITERS = [
 ]
 
 
-def run(command_line: CommandLine, redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command_line: CommandLine, redirection: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run ``holdfast ARGUMENTS`` with a redirection of the shell's."""
     script = f'exec "$@" {redirection}'
     return subprocess.run(
         ["sh", "-c", script, "sh", *HOLDFAST, *arguments],
-        env={"HOLDFAST_URL": command_line.url, "PATH": "/bin:/usr/bin", "LANG": "C.UTF-8"},
+        env={"HOLDFAST_URL": command_line.url, "PATH": "/bin:/usr/bin", "LANG": "C.UTF-8", **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -85,6 +87,32 @@ def test_a_command_runs_with_closed_streams(command_line: CommandLine, locks: ho
     assert done.returncode == 7
     assert not locks.inspect("x").locked
     assert run(command_line, "2>&-", "run", "x", "-v", "echo", "ran").stdout == "ran\n"
+
+
+def test_a_table_on_a_full_disk_without_a_buffer(command_line: CommandLine) -> None:
+    """PYTHONUNBUFFERED is usual in containers."""
+    done = run(command_line, "> /dev/full", "guarantees", PYTHONUNBUFFERED="1")
+    assert done.returncode == 74
+    assert done.stderr == "holdfast: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2> /dev/full"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["run", "y", "-v", "true"], 0),
+        (["run", "-n", "x", "true"], 75),
+        (["run", "y", "/no/such"], 127),
+        (["ls", "too", "many"], 64),
+        (["fence"], 64),
+    ],
+    ids=lambda it: " ".join(it) if isinstance(it, list) else "",
+)
+def test_the_status_does_not_depend_on_standard_error(
+    command_line: CommandLine, locks: holdfast.Client, redirection: str, arguments: list[str], status: int
+) -> None:
+    with locks.lock("x", if_lost="note"):
+        assert run(command_line, redirection, *arguments).returncode == status
 
 
 def test_errors_of_the_system_have_their_names(command_line: CommandLine) -> None:

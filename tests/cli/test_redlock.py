@@ -78,7 +78,7 @@ def test_a_set_from_its_beginning_through_a_loss(at_nodes: CommandLine, three: N
     assert "did not answer" in lost.stdout
 
 
-def test_one_who_knows_better_says_that_nothing_was_lost(at_nodes: CommandLine, three: Nodes) -> None:
+def test_an_operator_can_say_that_nothing_was_lost(at_nodes: CommandLine, three: Nodes) -> None:
     """Of a restarted node whose settings do not say so. One that forgot has to rejoin, whatever is said."""
     labels = [proxy.address for proxy in three.proxies]
     redlock.initialise(at_nodes.url)

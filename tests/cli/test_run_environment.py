@@ -113,7 +113,18 @@ def test_the_status_of_a_nested_command(command_line: CommandLine, command: list
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "[1]", '[["x", "y"]]', '[["x", "y", "z"]]', '{"x": 1}', "[[[[", "3"]
+    "text",
+    [
+        "",
+        "nonsense",
+        "[1]",
+        '[["x", "y"]]',
+        '[["x", "y", "z"]]',
+        '{"x": 1}',
+        "[[[[",
+        "3",
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_what_others_wrote_into_the_variable_is_passed_over(command_line: CommandLine, text: str) -> None:
     assert command_line.start("run", "x", "echo", "ran", env={"HOLDFAST_HELD": text}).succeed() == "ran\n"

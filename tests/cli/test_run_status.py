@@ -83,7 +83,7 @@ def test_not_granted(command_line: CommandLine, options: list[str], status: int)
     assert holder.wait() == 0
 
 
-def test_verbose_says_who_holds_what_was_not_granted(command_line: CommandLine) -> None:
+def test_verbose_shows_the_holder_if_it_is_not_granted(command_line: CommandLine) -> None:
     holder = command_line.start("run", "x", "--", sys.executable, *HOLD)
     holder.expect("up")
     said = command_line.finish("run", "x", "-n", "-v", "--", "true").stderr

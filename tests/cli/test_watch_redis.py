@@ -34,7 +34,7 @@ def names_held(watching: Process) -> list[str]:
     return [holder["owner"] for holder in json.loads(watching.expect())["holders"]]
 
 
-def test_an_outage_is_told_and_outlasted(command_line: CommandLine, server: Redis) -> None:
+def test_an_outage_is_reported_and_outlasted(command_line: CommandLine, server: Redis) -> None:
     watching = command_line.start("watch", "--json", "x")
     assert names_held(watching) == []
     server.stop()

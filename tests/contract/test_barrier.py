@@ -63,7 +63,7 @@ async def test_one_that_gives_up_breaks_it_for_all_until_it_is_reset(world: Worl
     assert sorted(indices) == [0, 1, 2]
 
 
-async def test_abort_and_reset_are_told_to_those_that_wait(world: World) -> None:
+async def test_abort_and_reset_are_reported_to_parties_that_wait(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     barrier = client.barrier("x", 2)
     for stop in (barrier.abort, barrier.reset):

@@ -9,7 +9,7 @@ from contract.harness import World, held
 from holdfast import InvalidArgument, LockLost
 
 
-async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
+async def test_the_holder_is_notified_and_the_next_is_served(world: World) -> None:
     ann, bob, eve = world.actor(), world.actor(), world.actor()
     client = world.client()
     lock = client.lock("x", ttl=3)
@@ -30,7 +30,7 @@ async def test_the_holder_is_told_and_the_next_is_served(world: World) -> None:
 
 
 @needs("wake-ups")
-async def test_the_holder_is_told_at_once_however_long_its_ttl(world: World) -> None:
+async def test_the_holder_is_notified_at_once_however_long_its_ttl(world: World) -> None:
     ann, eve = world.actor(), world.actor()
     lease = held(await ann(world.client().lock("x", ttl=3600).acquire))
     reported: list[object] = []

@@ -55,7 +55,7 @@ async def test_a_closed_client_says_so(world: World) -> None:
         await ann(lease.set_value, b"")
 
 
-async def test_closing_wakes_those_who_wait_for_a_loss(world: World) -> None:
+async def test_closing_wakes_threads_that_wait_for_a_loss(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     lease = held(await ann(client.lock("x").acquire))
     waiting = bob(lease.wait_lost)
@@ -63,7 +63,7 @@ async def test_closing_wakes_those_who_wait_for_a_loss(world: World) -> None:
     assert await waiting is False
 
 
-async def test_closing_ends_those_who_wait_for_a_lock(world: World) -> None:
+async def test_closing_ends_waits_for_a_lock(world: World) -> None:
     """Waiters get an error and leave the queue, and nothing is granted to a closed client."""
     ann, bob, client = world.actor(), world.actor(), world.client()
     other = world.client()
@@ -120,7 +120,7 @@ async def test_closing_inside_a_watch(world: World) -> None:
     await ann(getattr(watch, names[1]), None, None, None)
 
 
-async def test_closing_ends_those_who_watch(world: World) -> None:
+async def test_closing_ends_watches(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     enter = "__enter__" if world.driver == "threads" else "__aenter__"
     watch = client.watch("x")

@@ -228,7 +228,7 @@ async def test_a_waiter_for_several_locks_takes_part(world: World, order: Any) -
 
 
 @takes_seconds
-async def test_what_was_acquired_together_is_held_by_who_waits_afterwards(world: World) -> None:
+async def test_what_was_acquired_together_is_held_by_the_caller_that_waits_afterwards(world: World) -> None:
     """The locks of ``all`` count as held in a later wait for a single lock, too."""
     ann, bob, client = world.actor("ann"), world.actor("bob"), world.client()
     first, second = client.all("a", "b"), client.all("c", "d")

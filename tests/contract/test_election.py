@@ -63,7 +63,7 @@ async def test_one_leads_and_all_others_find_it(world: World) -> None:
         assert (await ann(mine.leader)).value == b"host:2"
 
 
-async def test_who_resigns_is_followed_at_once(world: World) -> None:
+async def test_a_leader_that_resigns_is_followed_at_once(world: World) -> None:
     ann, bob = world.actor(), world.actor()
     mine, theirs = elections(world.client()), elections(world.client(), b"bob")
     campaign, follower = mine.campaign(), theirs.campaign()

@@ -76,7 +76,7 @@ async def test_a_callback_that_raises_harms_nobody(world: World, caplog: pytest.
     kept.check()
 
 
-async def test_nobody_is_told_of_what_was_released(world: World) -> None:
+async def test_a_release_is_not_reported_as_a_loss(world: World) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x", ttl=0.3, renew=False)
     _, reported = await given_back_in_time(ann, lock)
@@ -87,7 +87,7 @@ async def test_nobody_is_told_of_what_was_released(world: World) -> None:
     assert reported == []
 
 
-async def test_a_loss_that_release_finds_out_first_is_told_too(world: World) -> None:
+async def test_a_loss_that_release_finds_out_first_is_reported_too(world: World) -> None:
     """The process stood still, and the first thing it does is to release: callbacks run all the same."""
     ann, client = world.actor(), world.client()
     lock = client.lock("x", ttl=0.3, renew=False)
@@ -232,7 +232,7 @@ async def test_it_is_lost_and_with_does_not_touch_the_next_holder(world: World) 
     assert [holder.token for holder in world.look("x").holders] == [lease.token]
 
 
-async def test_a_slow_callback_keeps_nothing_else_from_being_told_or_renewed(world: World) -> None:
+async def test_a_slow_callback_delays_no_other_report_and_no_renewal(world: World) -> None:
     ann, client = world.actor(), world.client()
     if world.driver == "asyncio":
         return  # callbacks are turns of the loop there: one that blocks, blocks the loop

@@ -35,7 +35,7 @@ async def test_first_come_first_served(world: World) -> None:
 
 
 @needs("queue")
-async def test_one_who_gives_up_leaves_nothing_and_holds_up_nobody(world: World) -> None:
+async def test_a_waiter_that_gives_up_leaves_nothing_and_delays_no_other(world: World) -> None:
     ann, bob, cid = world.actor(), world.actor(), world.actor("cid")
     client = world.client()
     lock = client.lock("x")
@@ -53,7 +53,7 @@ async def test_one_who_gives_up_leaves_nothing_and_holds_up_nobody(world: World)
 
 
 @needs("rwlock", "queue")
-async def test_a_try_respects_who_waits(world: World) -> None:
+async def test_a_try_respects_waiters(world: World) -> None:
     """A reader could share with the readers inside, but a writer came before it."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()
     rwlock = world.client().rwlock("x")
@@ -102,7 +102,7 @@ async def test_an_unfair_lock_still_waits_for_the_holder(world: World) -> None:
 
 
 @needs("queue")
-async def test_fair_is_what_everybody_gets_who_says_nothing(world: World) -> None:
+async def test_fair_is_the_default(world: World) -> None:
     ann, bob, cid = world.actor(), world.actor("bob"), world.actor("cid")
     client = world.client()
     lock = client.lock("x", fair=True)

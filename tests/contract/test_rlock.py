@@ -37,7 +37,7 @@ async def test_reentry_is_by_client_and_name_whatever_the_object(world: World) -
     assert not world.look("x").locked
 
 
-async def test_another_client_is_somebody_else(world: World) -> None:
+async def test_another_client_is_another_owner(world: World) -> None:
     ann = world.actor()
     await ann(world.client().rlock("x").acquire)
     assert await ann(world.client().rlock("x").acquire, blocking=False) is None
@@ -54,7 +54,7 @@ async def test_it_is_the_same_kind_as_a_lock(world: World) -> None:
         assert await ann(lock.acquire, blocking=False) is None
 
 
-async def test_only_who_has_it_may_release_it(world: World) -> None:
+async def test_only_the_holder_may_release_it(world: World) -> None:
     ann, bob = world.actor(), world.actor()
     lock = world.client().rlock("x")
     await ann(lock.acquire)
@@ -106,7 +106,7 @@ async def test_a_lost_lease_is_not_entered_again(world: World) -> None:
     assert held(await ann(lock.acquire, timeout=5)).token > lease.token
 
 
-async def test_loss_is_told_at_the_end_of_every_with(world: World) -> None:
+async def test_loss_is_signalled_at_the_end_of_every_with(world: World) -> None:
     ann = world.actor()
     lock = world.client().rlock("x", ttl=0.3, renew=False, if_lost="raise")
 

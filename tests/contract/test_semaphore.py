@@ -58,7 +58,7 @@ async def test_a_waiter_gets_the_permit_that_is_given_back(world: World) -> None
     assert await waiting is not None
 
 
-async def test_release_of_several_by_anybody(world: World) -> None:
+async def test_release_of_several_by_any_thread(world: World) -> None:
     ann, bob = world.actor(), world.actor()
     semaphore = world.client().semaphore("x", 3)
     for _ in range(3):
@@ -94,7 +94,7 @@ async def test_counts_that_mean_nothing_are_refused(world: World, wrong: int) ->
         await ann(semaphore.resize, wrong)
 
 
-async def test_everybody_declares_the_same_limit(world: World) -> None:
+async def test_all_clients_declare_the_same_limit(world: World) -> None:
     ann, client = world.actor(), world.client()
     semaphore = client.semaphore("x", 2)
     await ann(semaphore.acquire)

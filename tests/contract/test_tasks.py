@@ -47,7 +47,7 @@ async def by_create_task(acquire: Callable[[], Awaitable[AsyncLease | None]]) ->
 
 
 @pytest.mark.parametrize("take", [by_wait_for, by_create_task])
-async def test_who_asked_owns_it_whoever_awaits(world: World, take: Taking) -> None:
+async def test_the_task_that_asked_owns_it_whichever_task_awaits(world: World, take: Taking) -> None:
     """A reentrant lock is entered again by the task that called acquire, and released by it."""
     lock = client_of(world).rlock("x")
     lease = await take(lock.acquire)

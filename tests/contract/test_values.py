@@ -71,7 +71,7 @@ async def test_what_is_like_bytes_will_do(world: World, alike: bytes) -> None:
     assert world.look("x").value == b"ok"
 
 
-async def test_one_who_released_may_not_set_it(world: World) -> None:
+async def test_a_former_holder_may_not_set_it(world: World) -> None:
     ann = world.actor()
     lease = held(await ann(world.client().lock("x").acquire))
     await ann(lease.set_value, b"mine")
@@ -81,7 +81,7 @@ async def test_one_who_released_may_not_set_it(world: World) -> None:
     assert world.look("x").value == b"mine"
 
 
-async def test_one_who_lost_it_may_not_set_it(world: World) -> None:
+async def test_a_holder_that_lost_it_may_not_set_it(world: World) -> None:
     ann, bob, client = world.actor(), world.actor(), world.client()
     lost = held(await ann(client.lock("x", ttl=0.2, renew=False).acquire))
     lease = held(await bob(client.lock("x").acquire, timeout=20))
@@ -91,7 +91,7 @@ async def test_one_who_lost_it_may_not_set_it(world: World) -> None:
     assert world.look("x").value == b"new"
 
 
-async def test_one_who_was_broken_may_not_set_it_even_before_it_knows(world: World) -> None:
+async def test_a_broken_holder_may_not_set_it_even_before_it_knows(world: World) -> None:
     ann, client = world.actor(), world.client()
     lease = held(await ann(client.lock("x").acquire))
     await ann(world.client().break_lock, "x", reason="stuck")

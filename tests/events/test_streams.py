@@ -97,7 +97,7 @@ def test_many_writers_of_one_stream(store: EventStore) -> None:
     assert all(event.data["after"] == event.version - 1 for event in found)
 
 
-def test_many_writers_who_expect_nothing_meet_no_conflict(store: EventStore) -> None:
+def test_many_writers_without_an_expected_version_meet_no_conflict(store: EventStore) -> None:
     run_all(lambda who: [store.append("hot", [{"n": who}, {"n": who}]) for _ in range(10)], 4)
     found = numbers(store, "hot")
     assert len(found) == 80

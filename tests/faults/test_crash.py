@@ -37,7 +37,7 @@ def test_a_holder_that_is_killed_holds_no_more(sqlite_url: str, locks: Client) -
     lease.release()
 
 
-def test_who_waits_is_woken_by_the_holders_death(sqlite_url: str, locks: Client) -> None:
+def test_a_waiter_is_woken_by_the_holders_death(sqlite_url: str, locks: Client) -> None:
     with holding(sqlite_url, ttl=600) as holder:
         holder.expect("held")
         with waiting(sqlite_url) as waiter:

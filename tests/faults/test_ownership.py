@@ -104,7 +104,7 @@ def test_a_killed_member_moves_its_share_and_no_more(
 
 
 @each("sqlite", "redis")
-def test_a_member_that_stands_still_is_taken_out_and_comes_back(scheme: str, tmp_path: Path) -> None:
+def test_a_member_that_is_paused_is_taken_out_and_comes_back(scheme: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         crew = Crew(FRESH_URL[scheme](tmp_path), stack, ttl=1.0)
         name, paused = crew.join(4)
@@ -147,16 +147,16 @@ def test_a_killed_member_with_a_name_gets_its_partitions_back(scheme: str, tmp_p
 
 @pytest.mark.engine("redis")
 def test_leaving_does_not_wait_for_an_engine_that_stands_still() -> None:
-    """The work is told to stop, as always, and is not lost only when the leases end."""
-    told: list[tuple[str, int]] = []
+    """Partitions are revoked, as always, and not lost when the leases end."""
+    called: list[tuple[str, int]] = []
     with Redis() as server, holdfast.connect(server.url, io_timeout=0.5) as client:
         member = ownership.join(client, "g", 2, ttl=600)
-        member.on_revoked(lambda partition, lease: told.append(("revoked", partition)))
-        member.on_lost(lambda partition, lease: told.append(("lost", partition)))
+        member.on_revoked(lambda partition, lease: called.append(("revoked", partition)))
+        member.on_lost(lambda partition, lease: called.append(("lost", partition)))
         wait_until(lambda: len(member.owned) == 2)
         server.pause()
         member.leave()
-        assert sorted(told) == [("revoked", 0), ("revoked", 1)]
+        assert sorted(called) == [("revoked", 0), ("revoked", 1)]
         server.resume()
         with ownership.join(client, "g", 2, ttl=600) as another:  # what was held is released meanwhile
             wait_until(lambda: len(another.owned) == 2)

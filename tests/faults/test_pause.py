@@ -87,7 +87,7 @@ def test_a_pause_shorter_than_the_ttl(sqlite_url: str, locks: Client) -> None:
         assert locks.inspect("x").holders[0].token == token
 
 
-def test_a_waiter_that_stands_still_costs_one_turn(sqlite_url: str, locks: Client) -> None:
+def test_a_waiter_that_is_paused_costs_one_turn(sqlite_url: str, locks: Client) -> None:
     """For so long the lock is kept for it: a fair try is refused, one that barges is not."""
     lock = locks.lock("x")
     lock.acquire()
@@ -107,7 +107,7 @@ def test_a_waiter_that_stands_still_costs_one_turn(sqlite_url: str, locks: Clien
         waiter.expect("released")
 
 
-def test_a_waiter_that_stands_still_since_just_now_costs_its_ttl(
+def test_a_waiter_that_was_paused_just_now_costs_its_ttl(
     sqlite_url: str, locks: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is handed the lock, as if it stood still just after it had it."""

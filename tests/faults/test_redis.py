@@ -368,7 +368,7 @@ def _asks(locks: AsyncClient) -> bool:
     return bool(adapter._stream._waiting)
 
 
-def test_an_asyncio_holder_whose_server_hangs_is_told_in_time(server: Redis) -> None:
+def test_an_asyncio_holder_whose_server_hangs_is_notified_in_time(server: Redis) -> None:
     """Its renewal hangs with the server; the loss does not."""
 
     async def main() -> None:
@@ -476,7 +476,7 @@ def test_a_restart_that_forgets_everything(server: Redis, guard: sqlite3.Connect
         newer.release()
 
 
-def test_a_stranger_who_is_first_after_all_was_forgotten(server: Redis, guard: sqlite3.Connection) -> None:
+def test_a_new_client_that_is_first_after_all_was_forgotten(server: Redis, guard: sqlite3.Connection) -> None:
     """It makes a new id: numbers of two sources do not compare, and the guard is still the old one's."""
     with (
         Proxy(server.host, server.port) as proxy,
@@ -564,7 +564,7 @@ def _is_extended(lease: Lease) -> bool:
     return True
 
 
-def test_a_key_that_somebody_deletes_is_a_loss(server: Redis) -> None:
+def test_a_key_that_is_deleted_from_outside_is_a_loss(server: Redis) -> None:
     with holdfast.connect(server.url) as client:
         lease = taken(client, ttl=1.5)
         server.command("FLUSHALL")

@@ -194,7 +194,7 @@ def _is_extended(lease: Lease) -> bool:
     return True
 
 
-def test_tokens_never_repeat_whoever_forgets_in_turn(mended: Nodes) -> None:
+def test_tokens_never_repeat_whichever_nodes_forget_in_turn(mended: Nodes) -> None:
     """Each node forgets once, rejoins, and is then needed for the majority."""
     url = mended.url(node_timeout="500ms")
     tokens = []
@@ -216,7 +216,9 @@ def test_tokens_never_repeat_whoever_forgets_in_turn(mended: Nodes) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_who_rejoins_waits_for_as_long_as_is_needed(mended: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_rejoins_waits_for_as_long_as_is_needed(
+    mended: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless told otherwise: longer than the longest ttl. What is held meanwhile is held by the others."""
     monkeypatch.setattr(membership, "DECIDE_SECONDS", 0.2)
     url = mended.url()
@@ -267,7 +269,7 @@ def test_nodes_that_are_emptied_while_they_run(mended: Nodes) -> None:
 
 
 @pytest.mark.parametrize("how", HARM)
-def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(mended: Nodes, how: str) -> None:
+def test_without_a_majority_nothing_is_granted_and_loss_is_signalled_in_time(mended: Nodes, how: str) -> None:
     url = mended.url(node_timeout="200ms")
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
         taken(other, timeout=5).release()

@@ -157,7 +157,7 @@ def test_a_waiter_that_is_killed_is_passed_after_its_session(soon_over: str, loc
         alive.expect("released")
 
 
-def test_a_holder_that_stands_still_is_told_when_it_goes_on(soon_over: str, locks: Client) -> None:
+def test_a_paused_holder_is_notified_when_it_goes_on(soon_over: str, locks: Client) -> None:
     with holding(soon_over) as child:
         token = int(child.expect("held"))
         child.stop()
@@ -173,7 +173,7 @@ def test_a_holder_that_stands_still_is_told_when_it_goes_on(soon_over: str, lock
         lease.release()
 
 
-def test_a_waiter_that_stands_still_takes_a_new_place(soon_over: str, locks: Client) -> None:
+def test_a_waiter_that_is_paused_takes_a_new_place(soon_over: str, locks: Client) -> None:
     """Its session is over meanwhile; it is not served in its absence, nor twice, nor never."""
     lease = taken(locks)
     with waiting(soon_over) as child:
@@ -276,7 +276,7 @@ def test_what_was_lost_while_the_server_was_away_is_free_when_it_is_back(
         held.release()
 
 
-def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(
+def test_a_paused_server_grants_nothing_and_loss_is_signalled_in_time(
     server: ZooKeeper, connect: Connect
 ) -> None:
     client = connect(io_timeout=1)
@@ -330,7 +330,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, proxy: Proxy) -> None:
         held.release()
 
 
-def test_a_silent_connection_is_told_at_the_deadline_and_revived_by_nothing(
+def test_a_silent_connection_is_reported_at_the_deadline_and_revived_by_nothing(
     connect: Connect, proxy: Proxy, namespace: str, admin: Admin
 ) -> None:
     client, other = connect(proxy.address, io_timeout=1), connect(session_timeout=LONG)
@@ -364,7 +364,7 @@ def test_a_silent_connection_is_told_at_the_deadline_and_revived_by_nothing(
     newer.release()
 
 
-def test_a_server_that_hears_us_but_is_not_heard(connect: Connect, proxy: Proxy) -> None:
+def test_a_server_that_receives_but_whose_replies_are_lost(connect: Connect, proxy: Proxy) -> None:
     """Pings would keep the session for ever, though its client cannot do anything with it."""
     client, other = connect(proxy.address, io_timeout=1), connect(session_timeout=LONG)
     lease = taken(client)
@@ -398,7 +398,7 @@ def test_what_was_lost_while_its_session_lives_on_is_given_back_however_late(
     kept.release()
 
 
-def test_who_waits_behind_a_silent_connection_is_served_once_it_goes_on(
+def test_a_waiter_behind_a_silent_connection_is_served_once_it_goes_on(
     connect: Connect, proxy: Proxy
 ) -> None:
     client, other = connect(proxy.address, session_timeout=20), connect(session_timeout=LONG)

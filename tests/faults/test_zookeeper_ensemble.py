@@ -204,7 +204,7 @@ def test_a_leader_that_goes_on_after_another_was_elected(
 
 
 @harms
-def test_without_a_majority_nothing_is_granted_and_loss_is_told(
+def test_without_a_majority_nothing_is_granted_and_loss_is_signalled(
     ensemble: ZooKeeperEnsemble, connect: Connect, harm: Harm
 ) -> None:
     leader = leader_of(ensemble)  # one that is left alone takes its time until it elects another

@@ -54,7 +54,7 @@ def check_shown(unguarded: Process, guarded: Process) -> None:
 
 
 @pytest.mark.parametrize("scheme", each_engine(but=VARIANTS | {"memory"}))
-def test_a_holder_that_stands_still_past_its_lease(scheme: str, tmp_path: Path) -> None:
+def test_a_holder_that_is_paused_past_its_lease(scheme: str, tmp_path: Path) -> None:
     """Memory is for one process alone."""
     url, store = short_sessions(scheme, tmp_path), f"sqlite:///{tmp_path}/data.db"
     with show(url, store, "unguarded") as unguarded, show(url, store, "guarded") as guarded:

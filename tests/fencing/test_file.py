@@ -245,7 +245,7 @@ def test_a_fence_that_is_none_lets_nobody_in(file: FencedFile, path: Path, text:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_files_of_others_where_everybody_may_make_files(file: FencedFile, path: Path) -> None:
+def test_files_of_other_users_in_a_shared_folder(file: FencedFile, path: Path) -> None:
     path.parent.chmod(0o1777)
     file.write(b"x", 1)
     os.chown(path.with_name(".prices.json.fence"), 65534, 65534)
@@ -457,7 +457,7 @@ def test_a_holder_that_was_stopped_is_refused_when_it_wakes(file: FencedFile) ->
 
 
 @pytest.mark.realtime
-def test_a_writer_stopped_inside_keeps_the_flock_and_the_others_are_told(file: FencedFile) -> None:
+def test_a_writer_stopped_inside_keeps_the_flock_and_the_others_get_an_error(file: FencedFile) -> None:
     file.write(b"40", 40)
     with run_python(WRITER, file.path, "41") as zombie:
         zombie.expect("ready")

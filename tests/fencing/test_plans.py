@@ -130,7 +130,7 @@ def test_an_awaiting_driver_carries_out_the_same_plans() -> None:
 
 
 @pytest.mark.realtime
-def test_a_plan_is_told_what_its_driver_raised_and_may_clean_up() -> None:
+def test_an_error_of_the_driver_is_raised_in_the_plan_which_may_clean_up() -> None:
     def plan() -> Plan[str]:
         try:
             yield "work"

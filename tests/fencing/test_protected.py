@@ -380,7 +380,7 @@ def test_sqlite_a_guard_of_an_earlier_version_is_brought_up_to_date() -> None:
 
 
 @pytest.mark.engine("postgresql")
-def test_postgresql_a_role_without_rights_is_told_which(
+def test_postgresql_the_error_names_the_missing_rights(
     shop: Database, request: pytest.FixtureRequest
 ) -> None:
     import psycopg

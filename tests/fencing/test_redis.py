@@ -481,7 +481,7 @@ def test_in_a_cluster_everything_of_a_resource_is_in_one_slot(redises: Redises) 
 
 
 @pytest.mark.engine("redis+cluster")
-def test_a_plain_client_of_a_cluster_is_told_as_well(redises: Redises) -> None:
+def test_a_plain_client_of_a_cluster_gets_the_error_as_well(redises: Redises) -> None:
     """There is no list of slots to look at, so the server refuses."""
     cluster = shared_redis_cluster()
     resource = f"invoices-{secrets.token_hex(6)}"

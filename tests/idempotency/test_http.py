@@ -210,7 +210,7 @@ def test_another_payload_is_422(kind: str) -> None:
     assert shop.orders == [b"tea"]
 
 
-def test_a_second_request_waits_or_is_told_that_the_first_is_under_way(kind: str) -> None:
+def test_a_second_request_waits_or_gets_that_the_first_is_under_way(kind: str) -> None:
     shop = Shop()
 
     async def told(ask: Any) -> None:

@@ -68,7 +68,7 @@ def test_a_taken_port_is_exchanged_for_another(monkeypatch: pytest.MonkeyPatch) 
             assert server.port != taken.getsockname()[1]
 
 
-def test_somebody_elses_server_on_the_port_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_on_the_port_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     with Redis() as other:
         choices = iter([other.port, ports.free_port()])
         monkeypatch.setattr(server_module, "free_port", lambda: next(choices))

@@ -98,7 +98,7 @@ def test_a_stamp_needs_the_claim() -> None:
     assert "no succession" in violation_of(Explorer(TWO, node_with(node.Stamp, stamp)))
 
 
-def test_an_equal_number_may_be_somebody_elses() -> None:
+def test_an_equal_number_may_belong_to_another_attempt() -> None:
     shipped = transitions._HANDLERS[node.Stamp]
 
     def stamp(record: node.NodeRecord, ask: node.Stamp, now: int) -> tuple[node.NodeRecord, node.NodeReply]:
@@ -133,5 +133,5 @@ def test_a_number_must_not_be_issued_twice() -> None:
     ],
     ids=["takes part at once", "waits without copying", "copies without waiting", "neither"],
 )
-def test_a_node_that_forgot_has_to_wait_and_to_be_told(rule: RejoinRule) -> None:
+def test_a_node_that_forgot_has_to_wait_and_to_get_the_numbers(rule: RejoinRule) -> None:
     assert violation_of(Explorer(TWO_AND_A_NODE_THAT_FORGETS, rejoin=rule)).startswith("not ")

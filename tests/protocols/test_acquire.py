@@ -195,7 +195,7 @@ def test_the_wait_is_bounded_whatever_fails(failure: str, timeout: float, held: 
 
 
 @pytest.mark.parametrize("fault", [REFUSED, LOST_REQUEST, LOST_REPLY], ids=["refused", "request", "reply"])
-def test_an_engine_that_is_never_reached_is_told_after_io_timeout(fault: Fault) -> None:
+def test_an_engine_that_is_never_reached_is_reported_after_io_timeout(fault: Fault) -> None:
     world = World()
     b = world.client("b")
     b.faults = always(fault)
@@ -206,7 +206,7 @@ def test_an_engine_that_is_never_reached_is_told_after_io_timeout(fault: Fault) 
     assert IO_TIMEOUT_SECONDS <= task.ended_at - started <= IO_TIMEOUT_SECONDS + SECOND_HAND
 
 
-def test_an_engine_that_is_down_for_good_is_told_at_once() -> None:
+def test_an_engine_that_is_down_for_good_is_reported_at_once() -> None:
     world = World()
     task = world.finish(
         world.client("b").start(

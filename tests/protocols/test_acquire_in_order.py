@@ -107,7 +107,7 @@ def test_trouble_on_the_way_is_outlasted(fault: Fault) -> None:
         assert state.loss(world.now) is None
 
 
-def test_an_engine_that_is_never_reached_is_told_and_nothing_stays() -> None:
+def test_an_engine_that_is_never_reached_is_reported_and_nothing_stays() -> None:
     world = World()
     m = world.client("m")
     m.faults = always(LOST_REPLY)
@@ -176,7 +176,7 @@ def test_an_interrupt_at_any_operation_leaves_nothing(busy: str | None, after: b
         assert (world.clients["m"].client_state.leases, world.clients["m"].client_state.waiting) == ({}, {})
 
 
-def test_callers_who_agree_on_an_order_do_not_deadlock() -> None:
+def test_callers_that_agree_on_an_order_do_not_deadlock() -> None:
     world = World()
     tasks = []
     for name in "mnop":

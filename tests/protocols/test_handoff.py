@@ -58,7 +58,7 @@ def lease_of(attempt: Attempt) -> LeaseState:
 # --- what it costs, and how long it lasts -------------------------------------------------------
 
 
-def test_who_is_handed_the_lock_asks_nobody() -> None:
+def test_a_successor_sends_no_request() -> None:
     world, a, held, b, waiting = held_and_wanted(metadata={"job": "7"})
     asked = waiting.round_trips()
     a.start(records.release(a.client_state, held, 0.0))
@@ -148,7 +148,7 @@ def test_it_is_renewed_and_given_back_as_any_other() -> None:
     assert world.is_free()
 
 
-def test_from_hand_to_hand_nobody_asks_twice() -> None:
+def test_in_a_row_of_handoffs_no_waiter_asks_twice() -> None:
     world = World(hands_over=True)
     a = world.client("a")
     held = a.acquire()
@@ -250,7 +250,7 @@ def test_a_wake_up_that_brings_nothing_asks_it_to_look(order: str) -> None:
     assert b.client_state.leases == {}
 
 
-def test_one_who_looked_believes_what_it_is_told_afterwards() -> None:
+def test_a_waiter_that_looked_believes_a_later_handoff() -> None:
     world, a, held, b, waiting = held_and_wanted()
     (nonce,) = b.wakeups
     b.post(nonce)

@@ -79,7 +79,7 @@ def test_a_renewal_that_fails_is_tried_again_until_it_gets_through(fault: Fault)
 
 
 @pytest.mark.parametrize("fault", [REFUSED, HANGS], ids=["refused", "hangs"])
-def test_at_the_deadline_the_loss_is_told_exactly_once(fault: Fault) -> None:
+def test_at_the_deadline_the_loss_is_signalled_exactly_once(fault: Fault) -> None:
     world = World()
     a = world.client("a")
     state = a.acquire()
@@ -202,7 +202,7 @@ def test_the_warning_comes_a_grace_before_the_deadline() -> None:
     assert len(a.signals) == 1
 
 
-def test_one_that_is_taken_away_is_told_at_once() -> None:
+def test_one_that_is_taken_away_is_reported_at_once() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = a.acquire()

@@ -235,7 +235,7 @@ def test_an_engine_that_does_not_answer_is_unreachable_and_named(caplog: pytest.
     assert "in 10.0 s" in message, "a third of the ttl is left"
 
 
-def test_a_process_that_was_paused_is_told_so_also_when_a_renewal_was_under_way() -> None:
+def test_a_pause_of_the_process_is_the_reported_reason_also_when_a_renewal_was_under_way() -> None:
     world = World()
     a = world.client("a")
     state = a.acquire()

@@ -63,7 +63,7 @@ def give(client: Client, core: LockCore[Lease], caller: Who) -> None:
 # --- who may release --------------------------------------------------------------------------
 
 
-def test_a_plain_lock_is_released_by_anybody_and_once() -> None:
+def test_a_plain_lock_is_released_by_any_thread_and_once() -> None:
     world = World()
     a = world.client("a")
     core, one, other = a_lock(a), Who(), Who()
@@ -190,7 +190,7 @@ def test_others_neither_re_enter_nor_release() -> None:
     assert a.run(locks.acquire(an_rlock(a), stranger.ref, "o", 0.0)) is None
 
 
-def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
+def test_a_thread_with_the_id_of_a_dead_one_does_not_re_enter() -> None:
     world = World()
     a = world.client("a")
     core, caller = an_rlock(a), Who()
@@ -201,7 +201,7 @@ def test_one_who_took_the_place_of_a_dead_thread_does_not_re_enter() -> None:
     assert a.run(locks.acquire(core, Who().ref, "o", 0.0)) is None
 
 
-def test_re_entry_of_a_lost_lease_is_told() -> None:
+def test_re_entry_of_a_lost_lease_is_reported() -> None:
     world = World()
     a = world.client("a")
     core, caller = an_rlock(a), Who()

@@ -17,7 +17,7 @@ READ = a_spec(kind="rwlock", mode="read")
 # --- subscriptions ----------------------------------------------------------------------------
 
 
-def test_a_subscription_hears_of_each_change() -> None:
+def test_a_subscription_is_notified_of_each_change() -> None:
     world = World()
     a, w = world.client("a"), world.client("w")
     nonce, before = w.run(records.subscribe(w.client_state, "x"))
@@ -216,7 +216,7 @@ def test_a_downgrade_that_was_interrupted_leaves_no_reader(after: bool) -> None:
         assert world.is_free()
 
 
-def test_a_downgrade_of_what_is_lost_is_told() -> None:
+def test_a_downgrade_of_what_is_lost_is_reported() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     writer = a.acquire(WRITE)
@@ -277,7 +277,7 @@ def test_a_semaphore_is_resized() -> None:
         a.run(records.resize(a.client_state, a_spec(kind="semaphore", mode="permit", limit=7), 3))
 
 
-def test_an_engine_that_is_not_there_is_told_after_io_timeout() -> None:
+def test_an_engine_that_is_not_there_is_reported_after_io_timeout() -> None:
     world = World()
     a = world.client("a")
     for script in (records.inspect(a.client_state, "x"), records.list_names(a.client_state, "")):
@@ -290,7 +290,7 @@ def test_an_engine_that_is_not_there_is_told_after_io_timeout() -> None:
 # --- the end ----------------------------------------------------------------------------------
 
 
-def test_closing_gives_back_what_is_held_and_sends_away_who_waits() -> None:
+def test_closing_releases_leases_and_ends_waits() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     held = b.acquire(a_spec("other"))

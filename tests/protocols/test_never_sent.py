@@ -82,7 +82,7 @@ def test_what_was_refused_before_is_not(world: World) -> None:
     assert not client.client_state.cleanup_tasks
 
 
-def test_one_who_is_in_line_is_withdrawn(world: World) -> None:
+def test_a_queued_attempt_is_withdrawn(world: World) -> None:
     holder, client = world.client("h"), world.client("a")
     holder.acquire()
     task = client.start(records.acquire(client.client_state, SPEC, "o", 30.0), in_turn(None, None, unsent()))

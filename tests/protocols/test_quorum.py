@@ -248,7 +248,7 @@ QUESTIONS: dict[str, Callable[[Quorum], QuorumCoroutine[Any]]] = {
 
 
 @pytest.mark.parametrize("what", QUESTIONS)
-def test_whoever_asks_is_told_why_nodes_do_not_take_part(what: str) -> None:
+def test_errors_say_why_nodes_do_not_take_part(what: str) -> None:
     world = World()
     world.nodes[0].trouble = NotApplied("no route to host")
     world.nodes[1].forget()
@@ -257,7 +257,7 @@ def test_whoever_asks_is_told_why_nodes_do_not_take_part(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", QUESTIONS)
-def test_whoever_asks_has_nodes_that_were_restarted_take_part_again(what: str) -> None:
+def test_any_request_lets_restarted_nodes_take_part_again(what: str) -> None:
     """Who only looks is not to wait for somebody who wants a lock."""
     world = World()
     quorum = world.quorum()
@@ -319,7 +319,7 @@ def test_what_is_handed_over_lasts_as_long_as_before(drift: float) -> None:
     assert (holder.ttl, holder.until) == pytest.approx((TTL_SECONDS, 590.0))
 
 
-def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> None:
+def test_an_adopter_does_not_rely_on_a_ttl_that_a_majority_never_got() -> None:
     """One node missed that the lease was renewed for a shorter time."""
     world = World()
     quorum = world.quorum()
@@ -336,7 +336,7 @@ def test_who_adopts_does_not_rely_on_a_ttl_that_a_majority_never_heard_of() -> N
 # --- rejoining ----------------------------------------------------------------------------------
 
 
-def test_who_rejoins_waits_for_longer_than_anything_is_relied_on_or_decided() -> None:
+def test_a_node_that_rejoins_waits_for_longer_than_anything_is_relied_on_or_decided() -> None:
     for ttl_us in (0, 1_000_000, 30_000_000, 86_400_000_000):
         relied = max(ttl_us / 1e6, DECIDE_SECONDS)
         assert relied * 1.01 < rejoin_seconds(ttl_us) < relied * 1.03 + 2.0
@@ -369,7 +369,7 @@ def test_an_attempt_under_way_when_a_node_begins_to_rejoin_is_waited_for() -> No
     assert world.nodes[2].mark.longest == quorum.node_ttl_us(600.0)
 
 
-def test_one_who_knows_how_long_to_wait_is_believed() -> None:
+def test_a_given_wait_of_a_rejoin_is_used() -> None:
     world = World()
     quorum = world.quorum()
     world.run(apply(quorum, "x", asking("x")))
@@ -391,7 +391,7 @@ REFUSED: dict[str, tuple[Request, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_a_quorum_cannot_do_it_refuses_with_the_reason_before_it_asks_anybody(what: str) -> None:
+def test_what_a_quorum_cannot_do_is_refused_with_the_reason_before_any_request(what: str) -> None:
     world = World()
     request, why = REFUSED[what]
     with pytest.raises(Unsupported, match=rf"{why}.*: sqlite://, redis:// and postgresql:// can"):
@@ -405,7 +405,7 @@ def test_what_a_quorum_cannot_do_it_refuses_with_the_reason_before_it_asks_anybo
 # --- options ------------------------------------------------------------------------------------
 
 
-def test_who_waits_looks_ever_less_often_up_to_a_bound() -> None:
+def test_a_waiter_looks_ever_less_often_up_to_a_limit() -> None:
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
     pauses = [quorum.poll_after(tries, inf, 0.7) for tries in range(1, 100)]
     assert pauses[:3] == pytest.approx([0.2, 0.3, 0.45])
@@ -414,13 +414,13 @@ def test_who_waits_looks_ever_less_often_up_to_a_bound() -> None:
     assert [World().quorum(retry_seconds=each).poll_after(99, inf, 0.0) for each in (0.1, 2.0)] == [0.5, 10.0]
 
 
-def test_who_waits_looks_when_what_is_held_runs_out() -> None:
+def test_a_waiter_looks_when_what_is_held_expires() -> None:
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.0)
     assert quorum.poll_after(99, 0.05, 0.0) == 0.05
     assert quorum.poll_after(1, 30.0, 0.0) == 0.2
 
 
-def test_jitter_keeps_those_apart_who_wait_for_the_same() -> None:
+def test_jitter_keeps_waiters_for_one_name_apart() -> None:
     """Also those who all look when it runs out."""
     quorum = World().quorum(retry_seconds=0.2, jitter_seconds=0.1)
     assert [quorum.poll_after(1, inf, chance) for chance in (0.0, 0.5, 1.0)] == pytest.approx(
@@ -429,7 +429,7 @@ def test_jitter_keeps_those_apart_who_wait_for_the_same() -> None:
     assert quorum.poll_after(5, 0.0, 0.5) == 0.05
 
 
-def test_a_waiter_is_told_when_to_look_again() -> None:
+def test_a_waiter_is_notified_when_to_look_again() -> None:
     world = World()
     occupied(world, "x")
     quorum = world.quorum(jitter_seconds=0.0)

@@ -82,7 +82,7 @@ def test_it_outlives_all_nodes_being_away_one_after_another() -> None:
     assert adopted.token == token
 
 
-def test_who_comes_next_has_a_larger_token() -> None:
+def test_the_next_holder_has_a_larger_token() -> None:
     world = World()
     quorum = world.quorum()
     token = holding_x(world, quorum)
@@ -195,7 +195,7 @@ def test_what_is_given_back_meanwhile_is_given_to_no_node() -> None:
     assert world.owners("x") == ALL_GONE
 
 
-def test_who_gives_it_back_tells_also_the_node_that_is_about_to_get_it() -> None:
+def test_a_release_is_sent_also_to_the_node_that_is_about_to_get_the_claim() -> None:
     """It had answered that it has nothing of it, and was not to be told of the end."""
     world = World()
     quorum = world.quorum()
@@ -276,7 +276,7 @@ def test_a_renewal_waits_for_a_moment_beyond_a_majority_and_then_for_a_majority(
     asks.close()
 
 
-def test_who_extends_waits_for_a_majority_alone() -> None:
+def test_extend_waits_for_a_majority_only() -> None:
     world = World()
     quorum = world.quorum()
     holding_x(world, quorum)

@@ -132,7 +132,7 @@ def test_an_engine_that_refuses_to_listen_is_asked_again() -> None:
     assert watch.result == ("n1", Snapshot(EMPTY, 0.0))
 
 
-def test_the_end_of_cleaning_up_is_heard_of_without_the_engine() -> None:
+def test_the_end_of_a_clean_up_is_noticed_without_the_engine() -> None:
     """The keeper of the same client tells it: an engine that cannot be reached is not asked to."""
     acquire = Driven(records.acquire(a_book(), SPEC, "me", None))
     listening = acquire.fail(KeyboardInterrupt())
@@ -174,7 +174,7 @@ def test_a_release_begun_in_time_is_no_loss_however_long_it_takes() -> None:
     timer.abandon()
 
 
-def test_after_a_failed_release_the_loss_is_told_in_time() -> None:
+def test_after_a_failed_release_the_loss_is_signalled_in_time() -> None:
     client_state = a_book()
     state = granted(client_state)
     timer = Driven(deadline_loop(client_state))
@@ -241,7 +241,7 @@ def test_a_renewal_extends_by_the_ttl_it_asked_for() -> None:
     keeper.abandon()
 
 
-def test_who_adopts_a_lease_has_late_copies_of_its_first_request_refused() -> None:
+def test_late_copies_of_the_first_request_of_an_adopter_are_refused() -> None:
     """The adopter cannot know whether the exporter left any under way."""
     client_state = a_book()
     adopt = Driven(records.adopt(client_state, SPEC, "theirs", "me", "secret"))

@@ -71,7 +71,7 @@ def test_what_failed_to_be_released_is_not_renewed_and_runs_out() -> None:
     assert len(a.signals) == 1
 
 
-def test_what_is_gone_is_told() -> None:
+def test_what_is_gone_is_reported() -> None:
     world = World()
     a, b = world.client("a"), world.client("b")
     state = a.acquire()
@@ -82,7 +82,7 @@ def test_what_is_gone_is_told() -> None:
     assert len(a.signals) == 1
 
 
-def test_a_break_is_told_even_if_a_release_may_have_happened() -> None:
+def test_a_break_is_reported_even_if_a_release_may_have_happened() -> None:
     """Had the release come first, there would have been nothing to break."""
     world = World()
     a, b = world.client("a"), world.client("b")

@@ -39,7 +39,7 @@ def test_it_looks_when_a_lease_runs_out() -> None:
     assert wait.until == 102.0
 
 
-def test_a_look_that_finds_nothing_new_is_not_told() -> None:
+def test_a_look_that_finds_nothing_new_is_not_reported() -> None:
     seen = Snapshot(held("ann", 7, 52.0), 50.0)
     script, _ = watching(seen)
     look = script.send(False)

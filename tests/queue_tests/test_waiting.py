@@ -190,7 +190,7 @@ def test_the_script_of_the_administrator(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine("postgresql")
-def test_an_interrupt_before_it_listens_leaves_no_connection_that_hears_nothing(
+def test_an_interrupt_before_it_listens_leaves_no_deaf_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(namespace: str) -> str:

@@ -307,7 +307,7 @@ def _finished(url: str, id_: int) -> bool:
         return bool(info(other, id_).result == "done")
 
 
-def test_it_is_told_what_to_do(queue: Queue) -> None:
+def test_a_worker_needs_a_function_and_says_so(queue: Queue) -> None:
     worker = Worker(queue)
     with pytest.raises(InvalidArgument, match=r"@worker\.job"):
         worker.run()

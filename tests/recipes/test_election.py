@@ -61,7 +61,7 @@ def test_no_leader_is_shown_before_its_value() -> None:
 
 
 @pytest.mark.parametrize(("name", "token", "is_it"), [("x", 7, True), ("x", 8, False), ("y", 7, False)])
-def test_the_loss_of_a_term_is_told_from_other_losses(name: str, token: int, is_it: bool) -> None:
+def test_the_loss_of_a_term_is_distinguished_from_other_losses(name: str, token: int, is_it: bool) -> None:
     from holdfast.engines.memory import GUARANTEES
 
     election = recipe.Election(GUARANTEES, "x", b"", 30.0, 0.0)

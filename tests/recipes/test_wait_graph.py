@@ -122,7 +122,7 @@ def test_each_deadlock_has_its_own_victim() -> None:
 # --- what a record says against it --------------------------------------------------------------
 
 
-def test_who_has_been_served_or_has_gone_does_not_wait() -> None:
+def test_a_waiter_that_has_been_served_or_has_gone_does_not_wait() -> None:
     x, y = holder("a", "x"), holder("b", "y")
     entries = [entry("a", "y", [x, y]), entry("b", "x", [x, y])]
     stuck = {

@@ -32,7 +32,7 @@ def test_what_is_brief(size: int) -> None:
     assert not is_brief({"k" * 10: "v" * (WAITER_METADATA_MAX - 9)})
 
 
-def test_many_who_wait_with_much_metadata_make_no_large_record() -> None:
+def test_many_waiters_with_much_metadata_make_no_large_record() -> None:
     assert len(encode(crowd(200, **LONG))) < 200 * 300 + 5000
     assert len(encode(crowd(200, job="x" * 200))) < 200 * 600
 

@@ -451,7 +451,7 @@ def test_what_an_older_version_exported_is_read_and_not_adopted() -> None:
     assert name.look().holders == ()
 
 
-def test_who_is_told_that_it_adopted_has_the_full_time() -> None:
+def test_a_confirmed_adoption_has_the_full_time() -> None:
     """Also the second time: its deadline is counted from before that request."""
     name = Name()
     name.granted("a1")
@@ -471,7 +471,7 @@ def test_a_downgrade_that_was_withdrawn_does_not_come_back() -> None:
     assert [h.nonce for h in name.look().holders] == ["a1"]
 
 
-def test_who_asks_again_is_told_since_when_it_has_it() -> None:
+def test_a_repeated_request_gets_the_age_of_the_grant() -> None:
     """A copy of its request may have won it long before: counted from the last one it would not be true."""
     name = Name()
     first = name.acquire("a1")
@@ -517,7 +517,7 @@ def test_only_the_grant_of_the_given_token_is_broken() -> None:
 # --- watching ---------------------------------------------------------------------------------
 
 
-def test_watchers_hear_of_changes_and_of_nothing_else() -> None:
+def test_watchers_are_notified_of_changes_and_of_nothing_else() -> None:
     name = Name()
     name.ask(Watch("w1", "w"))
     heard = []
@@ -549,7 +549,7 @@ def test_a_watcher_that_no_longer_says_so_is_forgotten() -> None:
     assert name.ask(Refresh("w1")) == Absent()
 
 
-def test_one_who_says_so_too_late_does_not_watch_whoever_said_so_before() -> None:
+def test_a_late_request_to_watch_does_not_replace_an_earlier_watcher() -> None:
     name = Name()
     for watcher in ("w1", "w2"):
         name.ask(Watch(watcher, "w"))
@@ -558,7 +558,7 @@ def test_one_who_says_so_too_late_does_not_watch_whoever_said_so_before() -> Non
     assert name.ask(Refresh("w2")) == Absent()
 
 
-def test_one_who_no_longer_watches_is_not_told() -> None:
+def test_a_watcher_that_ended_is_not_notified() -> None:
     name = Name()
     name.ask(Watch("w1", "w"))
     name.ask(Watch("w1", "w"))

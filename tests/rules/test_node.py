@@ -156,7 +156,7 @@ def test_a_stamp_after_the_claim_ran_out_is_refused() -> None:
     assert one.ask(node.Stamp("a", NOW + 7)) == node.Lost("stolen")
 
 
-def test_a_number_that_the_node_was_told_never_to_issue_is_not_stamped() -> None:
+def test_a_number_that_the_node_must_never_issue_is_not_stamped() -> None:
     """A fence may be beyond the number of the claim: it was copied from others."""
     one = OneNode()
     one.must_issue("a")
@@ -219,7 +219,7 @@ def test_a_hand_over_carries_the_token() -> None:
 # --- breaking -----------------------------------------------------------------------------------
 
 
-def test_what_is_broken_is_told_to_its_holder_and_fenced_off() -> None:
+def test_a_broken_claim_is_reported_to_its_holder_and_fenced_off() -> None:
     one = OneNode()
     first = one.must_issue("a")
     assert one.acquire("x", first, instead_of=("a",), note="it hangs") == node.Issued(first + 1)
@@ -293,7 +293,7 @@ def test_a_new_life_is_trusted_only_on_the_mark_that_was_seen() -> None:
     assert node.change_mark(node.FRESH, node.Trust(new, old), "run2") == node.FRESH
 
 
-def test_who_is_admitted_has_forgotten_nothing_since_it_began_to_rejoin() -> None:
+def test_a_node_that_is_admitted_has_forgotten_nothing_since_it_began_to_rejoin() -> None:
     new = node.mark_text("s1", 3, "run2")
     rejoining = node.change_mark(node.Mark(longest=3), node.Rejoin(new), "run2")
     assert node.change_mark(rejoining, node.Admit(new, 9), "run2") == node.Mark(new, new, "", 9)

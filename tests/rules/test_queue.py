@@ -57,7 +57,7 @@ def test_among_the_living_all_are_served_in_order(kind: str, looks: bool) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whoever_dies_delays_the_others_by_little(kind: str) -> None:
+def test_a_client_that_dies_delays_the_others_by_little(kind: str) -> None:
     """A dead holder costs its ttl, a dead waiter one turn: never for ever."""
 
     @settings(max_examples=examples(120))
@@ -109,7 +109,7 @@ def test_everyone_before_it_vanishes_at_once() -> None:
     assert last.granted_at <= TTL + REFRESH_SECONDS, "the places of the dead had expired by then"
 
 
-def test_an_unfair_one_passes_those_who_wait_and_a_fair_one_does_not() -> None:
+def test_an_unfair_attempt_passes_waiters_and_a_fair_one_does_not() -> None:
     for fair, order in ((False, ["holder", "late", "waiter"]), (True, ["holder", "waiter", "late"])):
         holder = Member("holder", "h", "exclusive", 0.0, 4.0)
         waiter = Member("waiter", "w", "exclusive", 0.1, 1.0)

@@ -61,7 +61,7 @@ def nonces(tickets: tuple[Ticket, ...]) -> set[str]:
 
 
 @given(views())
-def test_those_hold_whom_nobody_blocks_and_they_are_the_first_few(view: LockView) -> None:
+def test_tickets_that_nothing_blocks_hold_and_are_the_first_few(view: LockView) -> None:
     free = [t for t in view.tickets if not blockers(view.tickets, t, config_of(view))]
     assert tuple(free) == holders_of(view)
     assert holders_of(view) + waiters_of(view) == view.tickets
@@ -89,7 +89,7 @@ def test_first_come_first_served(view: LockView) -> None:
 
 
 @given(views(), st.data())
-def test_who_holds_goes_on_holding_whatever_the_others_do(view: LockView, data: st.DataObject) -> None:
+def test_a_holder_goes_on_holding_whatever_the_others_do(view: LockView, data: st.DataObject) -> None:
     gone = data.draw(
         st.sets(st.sampled_from([t.nonce for t in view.tickets]) if view.tickets else st.nothing())
     )
@@ -101,7 +101,7 @@ def test_who_holds_goes_on_holding_whatever_the_others_do(view: LockView, data: 
 
 
 @given(views())
-def test_who_waits_waits_for_some_before_it_and_never_for_the_crowd(view: LockView) -> None:
+def test_a_waiter_waits_for_some_before_it_and_never_for_the_whole_queue(view: LockView) -> None:
     for ticket in view.tickets:
         one = watched(view.tickets, ticket, config_of(view))
         before = nonces(tuple(t for t in view.tickets if t.order < ticket.order))
@@ -177,7 +177,7 @@ def test_tokens_are_in_the_order_of_creation_with_room_between(one: int, other: 
 
 
 @given(views())
-def test_those_who_inspect_see_the_same(view: LockView) -> None:
+def test_inspections_see_the_same(view: LockView) -> None:
     record = record_of(view._replace(newest_token=7), 100.0)
     assert [holder.nonce for holder in record.holders] == [t.nonce for t in holders_of(view)]
     assert [waiter.nonce for waiter in record.queue] == [t.nonce for t in waiters_of(view)]

@@ -347,7 +347,7 @@ async def send(process: Process, sender: int) -> None:
 
 
 async def check_reply(process: Process, job: int, key: str, sender: str, number: int) -> None:
-    """Who has the reply finds the state that it stands for."""
+    """When the reply is there, so is the state that it stands for."""
     system, world = process.system, process.world
     while True:
         with suppress(EngineUnavailable):

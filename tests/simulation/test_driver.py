@@ -115,7 +115,7 @@ def test_shrinking_leaves_what_is_needed_and_nothing_else() -> None:
     assert shrink(plan, lambda part: True) == []
 
 
-def test_a_failure_is_shrunk_and_told_with_the_line_that_replays_it() -> None:
+def test_a_failure_is_shrunk_and_printed_with_the_command_that_replays_it() -> None:
     mutant = next(m for m in MUTANTS if m.name == "dead waiter at the head")
     with mutant.patch():
         failure = next(found for seed in range(60) if (found := one_schedule(seed, "lock")).found)

@@ -107,7 +107,12 @@ def late_arrival_accepted() -> Patch:
     shipped = OrderedStore._remove
 
     def remove(
-        self: OrderedStore, name: str, nonce: str, mode: str, order: int = 0, bury: str | None = None
+        self: OrderedStore,
+        name: str,
+        nonce: str,
+        mode: str,
+        order: int = 0,
+        tombstone_session: str | None = None,
     ) -> Removed:
         return shipped(self, name, nonce, mode, order)
 

@@ -191,6 +191,7 @@ class Worker:
         try:
             await self.body(lease._state)
         except BaseException as error:
+            self.task.cleaning = False  # leaving is a call of its own, which an interrupt ends as any other
             await locks.leave(core, self.who, error)
             raise
         await locks.leave(core, self.who, None)
@@ -205,6 +206,7 @@ class Worker:
         try:
             await self.body(lease._state)
         finally:
+            self.task.cleaning = False  # as above
             await self.release(core)
 
     async def release(self, core: Core) -> None:

@@ -347,14 +347,16 @@ class OrderedStore(Node):
     def _read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         return tickets
 
-    def _remove(self, name: str, nonce: str, mode: str, order: int = 0, bury: str | None = None) -> Removed:
-        if bury is not None:
-            self._lives(bury)
+    def _remove(
+        self, name: str, nonce: str, mode: str, order: int = 0, tombstone_session: str | None = None
+    ) -> Removed:
+        if tombstone_session is not None:
+            self._lives(tombstone_session)
         place = self._place(name)
         ticket = place.tickets.get(nonce)
         note = self._notes.get(nonce)
-        if bury is not None and note is None:
-            self._notes[nonce] = Tombstone(nonce, "withdrawn", "", 0.0), bury
+        if tombstone_session is not None and note is None:
+            self._notes[nonce] = Tombstone(nonce, "withdrawn", "", 0.0), tombstone_session
         if ticket is None or (order and ticket.order != order):
             return Removed(False, note[0] if note is not None and note[0].reason == "broken" else None)
         self._revision += 1

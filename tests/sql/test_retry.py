@@ -95,7 +95,7 @@ def test_after_many_failures_the_pause_is_still_a_number() -> None:
     assert Backoff().pause_seconds(100_000, 0.5) == 0.5
 
 
-def test_the_last_error_is_told_apart_and_has_the_drivers_as_its_cause() -> None:
+def test_the_last_error_is_recognised_and_has_the_drivers_as_its_cause() -> None:
     errors = [psycopg.errors.SerializationFailure(str(n)) for n in range(3)]
     runs = Runs(*errors)
     with pytest.raises(Conflict, match=r"failed 3 times in a row.*State") as caught:

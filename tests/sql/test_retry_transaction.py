@@ -148,7 +148,7 @@ def test_an_error_kept_to_itself_does_not_pass_for_a_commit(database: Database, 
 
 @pytest.mark.parametrize("kind", [DATABASES[0], DATABASES[2]])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_transaction_ended_within_is_told(database: Database, other: Client, end: str) -> None:
+def test_a_transaction_ended_within_is_reported(database: Database, other: Client, end: str) -> None:
     with open_client(database, database.first_driver) as db:
 
         def ends(connection: Any) -> None:

@@ -41,7 +41,7 @@ def test_an_interrupt_that_is_thrown_away_comes_again() -> None:
     assert sys.unraisablehook is hook
 
 
-def test_the_timer_goes_back_to_who_had_it() -> None:
+def test_the_timer_is_restored_to_its_owner() -> None:
     """As soon as the interrupt came: what hangs from there on is ended."""
     rang: list[int] = []
 

@@ -44,7 +44,7 @@ def scenarios_of(tests: list[str]) -> dict[tuple[str, str], set[str]]:
     return told
 
 
-def test_a_scenario_is_told_once_for_each_engine_and_each_engine_meets_both_drivers() -> None:
+def test_a_scenario_runs_once_for_each_engine_and_each_engine_meets_both_drivers() -> None:
     thorough = scenarios_of(collect(*CONTRACT, thorough=True))
     ordinary = scenarios_of(collect(*CONTRACT))
     assert len(thorough) > 400

@@ -2,10 +2,12 @@
 
     cli                                        the public API only, and lab
     lab                                        stands apart: servers, a proxy; the public API only
-    actors, ownership                          client, aio, queue and below
-    pytest_plugin, lockorder                   the checker of lock order: protocols, facade
-    idempotency                                client, aio, fencing (its HTTP) and below
-    client, aio, facades, __init__             everything below
+    actors                                     queue, the connections of events and sql; client and aio
+    ownership                                  recipes; client and aio
+    idempotency                                the HTTP of fencing
+    lockorder, pytest_plugin                   the checker of lock order: protocols, facades
+    doctor, provision, redlock                 what is asked of an engine beside locks: engines, facades
+    client, aio, facades                       what users hold: recipes, drivers, engines and below
     recipes                                    protocols and below
     drivers     engines                        side by side, above all that follows; neither knows the other
     protocols                                  rules and core
@@ -20,7 +22,8 @@
     advice                                     stands apart: data, and the errors
     errors, model                              the ground
 
-A folder that does not exist yet is simply not checked yet.
+Beside these layers there are two sides, threads and asyncio. Neither imports the other: what both need is in
+a module beside them.
 """
 
 from __future__ import annotations
@@ -33,25 +36,45 @@ import pytest
 from tidy.source import PACKAGE, Import, imports_of, module_name, python_files, resolve, shown
 
 GROUND = {"errors", "model"}
+LOCKS = GROUND | {"rules", "core", "protocols"}
+DATABASES = GROUND | {"core", "fencing", "sql"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": GROUND,
     "model": GROUND,
+    "advice": GROUND,
     "rules": GROUND,
     "core": GROUND | {"rules"},
-    "fencing": GROUND | {"core"},
-    "advice": GROUND,
-    "sql": GROUND | {"core", "fencing"},
-    "optimistic": GROUND | {"core", "fencing", "sql"},
-    "protocols": GROUND | {"rules", "core"},
-    "runtime": GROUND | {"rules", "core", "engine_api"},
     "engine_api": GROUND | {"rules"},
-    "drivers": GROUND | {"rules", "core", "protocols", "runtime", "engine_api"},
-    "engines": GROUND | {"rules", "core", "protocols", "runtime", "engine_api"},
-    "recipes": GROUND | {"rules", "core", "protocols"},
-    "queue": GROUND | {"core", "fencing", "sql", "runtime"},
-    "events": GROUND | {"core", "fencing", "sql", "runtime"},
+    "runtime": GROUND | {"rules", "core", "engine_api"},
+    "protocols": LOCKS,
+    "drivers": LOCKS | {"runtime", "engine_api"},
+    "engines": LOCKS | {"runtime", "engine_api"},
+    "recipes": LOCKS,
+    "client": LOCKS | {"recipes", "facades", "drivers", "runtime", "engine_api"},
+    "aio": LOCKS | {"recipes", "facades", "drivers", "runtime", "engine_api"},
+    "facades": LOCKS | {"recipes", "client", "aio", "drivers", "engines", "runtime", "engine_api"},
+    "lockorder": {"protocols", "facades"},
+    "pytest_plugin": {"lockorder"},
+    "doctor": GROUND | {"core", "engines", "facades"},
+    "provision": GROUND | {"core", "facades"},
+    "redlock": GROUND | {"engines"},
+    "fencing": GROUND | {"core"},
+    "sql": DATABASES,
+    "optimistic": DATABASES,
+    "queue": DATABASES | {"runtime"},
+    "events": DATABASES | {"runtime"},
+    "idempotency": GROUND | {"core", "fencing"},
+    "ownership": LOCKS | {"recipes", "client", "aio"},
+    "actors": DATABASES | {"runtime", "queue", "events", "client", "aio"},
 }
 """For each part, the parts it may use beside itself."""
+
+ELSEWHERE = {"__init__", "__main__", "cli", "lab"}
+"""What ``MAY_IMPORT`` leaves out: the package itself, and what lives on the public API (below)."""
+
+THREADS = {"threads", "blocking", "client"}
+ASYNCIO = {"asyncio", "aio"}
+"""The names of modules and folders that belong to one side only."""
 
 SHARED_PROTOCOLS = {"resp"}
 """Folders beside the engines that are no engine: protocol code that several engines speak."""
@@ -137,6 +160,43 @@ def test_imports_point_downward(part: str) -> None:
         if (target := target_part(used)) is not None and target not in allowed
     ]
     assert not wrong, f"{part} may use {sorted(allowed)} only:\n" + "\n".join(wrong)
+
+
+def test_every_part_has_its_layer() -> None:
+    parts = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in python_files(PACKAGE)}
+    assert parts - ELSEWHERE == set(MAY_IMPORT), "say in MAY_IMPORT what each part may use"
+
+
+def is_other_side(module: str, used: Import) -> bool:
+    """Whether code of threads imports code of asyncio, or the other way round."""
+    own, other = set(module.split(".")), set(used.dotted.split("."))
+    awaits = bool(other & ASYNCIO) or any(part.endswith("_asyncio") for part in other)
+    return bool(own & THREADS and awaits) or bool(own & ASYNCIO and other & THREADS)
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "is_wrong"),
+    [
+        ("queue.aio", "queue.threads", True),
+        ("facades.threads.cell", "aio", True),
+        ("events.blocking", "events.connections_asyncio", True),
+        ("events.connections_asyncio", "events.connections", False),
+        ("facades.base", "client", False),
+    ],
+)
+def test_the_other_side_is_known_by_its_names(module: str, imported: str, is_wrong: bool) -> None:
+    used = Import(PACKAGE, 1, f"holdfast.{imported}", "Name")
+    assert is_other_side(f"holdfast.{module}", used) is is_wrong
+
+
+def test_threads_and_asyncio_do_not_know_each_other() -> None:
+    wrong = [
+        str(used)
+        for path in python_files(PACKAGE)
+        for used in imports_of(path)
+        if used.module.split(".")[0] == "holdfast" and is_other_side(module_name(path), used)
+    ]
+    assert not wrong, "move what both need into a module beside them:\n" + "\n".join(wrong)
 
 
 def test_nothing_but_its_entry_points_imports_the_command_line() -> None:

@@ -15,7 +15,7 @@
             self.balance += amount
             return self.balance
 
-    system.tell("account", "7", "deposit", amount=100)           # by anybody
+    system.tell("account", "7", "deposit", amount=100)           # by any process
     system.run()                                                 # in any number of processes
 
 An actor is named by its kind and a key. Its messages are jobs of the queue, in one lane for each actor; its

@@ -1,7 +1,7 @@
 """Actors for asyncio: the calls of ``holdfast.actors``, the same names, awaited.
 
-What a call does and raises is told once, beside its namesake there. The methods of an actor may be ``async``
-or plain; a plain one that takes long keeps the loop from extending the leases.
+What a call does and raises is described at the call of the same name there. The methods of an actor may be
+``async`` or plain; a plain one that takes long keeps the loop from extending the leases.
 """
 
 from __future__ import annotations
@@ -306,8 +306,8 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 class _Replies:
     """Waits for replies: one task listens, for all that ask.
 
-    Whoever listens counts what it hears, so a reply that is announced between a look and the wait is not
-    slept through.
+    The task that listens counts the announcements, so a reply that is announced between a look and the wait
+    is not slept through.
     """
 
     def __init__(self, queue: AsyncQueue) -> None:

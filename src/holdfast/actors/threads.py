@@ -289,7 +289,7 @@ class _Mailroom:
             self._next()
 
     def _next(self) -> None:
-        """The next message of this mailbox is ready now, and nobody else was told."""
+        """The next message of this mailbox is ready now, and no other worker was notified."""
         try:
             self._fill(own_places=1)
         except Exception as error:  # noqa: BLE001 - the thread that waits for messages meets it as well
@@ -309,8 +309,8 @@ class _Mailroom:
 class _Replies:
     """Waits for replies: one thread listens, for all that ask.
 
-    Whoever listens counts what it hears, so a reply that is announced between a look and the wait is not
-    slept through.
+    The thread that listens counts the announcements, so a reply that is announced between a look and the wait
+    is not slept through.
     """
 
     def __init__(self, queue: Queue) -> None:

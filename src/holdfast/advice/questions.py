@@ -34,15 +34,15 @@ QUESTIONS: Final = (
     ),
     Question(
         "second",
-        "What does the second one get?",
+        "What does the second request get?",
         (
             Answer("nothing", "nothing, or that it was done before"),
-            Answer("result", "the result of the first one"),
+            Answer("result", "the result of the first request"),
         ),
     ),
     Question(
         "share",
-        "What does a worker get?",
+        "What is given to a worker?",
         (
             Answer("task", "one task after the other, each done once: a mail, an invoice, a file"),
             Answer("part", "a share of the items, for as long as it lives: accounts, devices, feeds"),
@@ -51,10 +51,10 @@ QUESTIONS: Final = (
     ),
     Question(
         "known",
-        "Is it known before the work begins which things these are?",
+        "Are all these things known before the work begins?",
         (
             Answer("yes", "yes"),
-            Answer("no", "no: what is read from the first one says which one comes next"),
+            Answer("no", "no: what is read from the first decides which comes next"),
         ),
     ),
     Question(
@@ -69,12 +69,12 @@ QUESTIONS: Final = (
     ),
     Question(
         "contention",
-        "How often do two want the same row at the same time?",
+        "How often do two writers want the same row at the same time?",
         (Answer("seldom", "seldom"), Answer("often", "often")),
     ),
     Question(
         "length",
-        "How long is it from reading to writing?",
+        "How much time is between reading and writing?",
         (
             Answer("short", "milliseconds, all of it in the database"),
             Answer("long", "longer: a person decides, or another service is called"),
@@ -82,7 +82,7 @@ QUESTIONS: Final = (
     ),
     Question(
         "stakes",
-        "What if, once in a long while, two are inside at once?",
+        "What happens if, very rarely, two holders are inside at once?",
         (
             Answer("efficiency", "work is done twice, and nothing is wrong afterwards"),
             Answer("correctness", "something is wrong: money, data, a device"),
@@ -90,7 +90,7 @@ QUESTIONS: Final = (
     ),
     Question(
         "holders",
-        "How many may be inside at once?",
+        "How many holders may be inside at once?",
         (
             Answer("one", "one"),
             Answer("readers", "many that read, or one that writes"),
@@ -99,7 +99,7 @@ QUESTIONS: Final = (
     ),
     Question(
         "checks",
-        "What is written to, and could check a number with each write?",
+        "What does the holder write to, and can it check a number at each write?",
         (
             Answer("sql", "a SQL database"),
             Answer("redis", "Redis"),

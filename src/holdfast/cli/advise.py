@@ -22,8 +22,9 @@ Examples:
   holdfast advise --problem section --stakes correctness --checks sql --have redis
   holdfast advise --problem rows --statement yes --json | jq -r .code
 
-At a terminal it asks what the options leave open. Elsewhere it prints the next
-question, and its exit status is 64. With --json, every result is one document.
+At a terminal it asks the questions that no option answers. Without a terminal
+it prints the next question, and its exit status is 64. With --json, every
+result is one document.
 """
 
 HAVE = "have"
@@ -54,9 +55,9 @@ OPTIONS = (
 
 
 def advise(json: bool, have: str | None, **answers: str | None) -> int:
-    """Recommend how to keep apart what must not happen at once: which lock, or what to do instead of one.
+    """Recommend how to keep two things from happening at once: which lock, or what to use instead.
 
-    It asks what is to be protected and what there is, and answers with the way, the engine and its
+    It asks what has to be protected and which systems you run. It answers with a way, the engine and its
     guarantees, code to start from, and what can still go wrong.
     """
     given = {key: value for key, value in answers.items() if value is not None}

@@ -6,13 +6,12 @@ import errno
 import logging
 import os
 import signal
-import sys
 from collections.abc import Sequence
 
 import holdfast
 from holdfast import errors
 
-from .exits import Status, complain, status_of
+from .exits import Status, complain, status_of, write_error
 from .options import Group, Misuse
 from .output import OutputFailed, print_text, repair_streams
 from .parser import HelpWanted, parse, resolve
@@ -33,7 +32,7 @@ Exit status: 0 done, 64 usage error, 69 engine unavailable, 71 system error,
 """
 
 ROOT = Group(
-    "Distributed locks you can trust: run commands under a lock, see who holds what.",
+    "Distributed locks you can trust: run commands under a lock, see who holds which lock.",
     {
         "run": "run:COMMAND",
         "elect": "elect:COMMAND",
@@ -106,7 +105,7 @@ def _run(arguments: Sequence[str]) -> int:
                 raise Misuse(
                     f"there is no option {option} before the command: write options after the command"
                 )
-            sys.stderr.write(help_of(command, path))
+            write_error(help_of(command, path))
             return Status.USAGE
         try:
             values = parse(command, words)

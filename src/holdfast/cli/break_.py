@@ -17,9 +17,12 @@ Examples (first show the holder and its token):
 Exit status: 0 if the lock was broken, 1 if there was nothing to break.
 """
 
-REASON = Option(("--reason",), "The reason, which the holder is given.", metavar="TEXT", required=True)
+REASON = Option(("--reason",), "The reason, which is reported to the holder.", metavar="TEXT", required=True)
 TOKEN = Option(
-    ("--token",), "Break it only if the grant with this token still holds it.", metavar="N", convert=number()
+    ("--token",),
+    "Break the lock only if the grant with this token still holds it.",
+    metavar="N",
+    convert=number(),
 )
 
 

@@ -114,7 +114,7 @@ class Candidate:
     def _pause(self, seconds: float) -> None:
         self._plan.tell(f"campaigning for {self._plan.name!r} again after {seconds:g} s")
         with self._inbox.waiting():
-            self._stop_if_told()
+            self._stop_if_signalled()
             time.sleep(seconds)
 
     def _is_to_be_started_again(self, term: Term) -> bool:
@@ -125,7 +125,7 @@ class Candidate:
             return False
         return term.was_lost or self._restart == "always" or term.status != Status.OK
 
-    def _stop_if_told(self) -> None:
+    def _stop_if_signalled(self) -> None:
         """A signal may have come while none could interrupt."""
         signum = next((signum for signum in self._inbox.take() if signum in STOPS_WAITING), None)
         if signum is not None:
@@ -137,9 +137,9 @@ class Candidate:
         try:
             with contextlib.ExitStack() as stack:
                 with self._inbox.waiting():
-                    self._stop_if_told()
+                    self._stop_if_signalled()
                     leadership = stack.enter_context(self._election.campaign())
-                self._stop_if_told()
+                self._stop_if_signalled()
                 plan.tell(f"elected for {name!r}, term {leadership.token}")
                 began = time.monotonic()
                 holding = Holding(plan, leadership.lease, self._child, self._inbox)

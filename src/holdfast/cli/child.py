@@ -14,7 +14,6 @@ from .channel import Channel
 from .exits import complain
 from .processes import clock, signal_group
 from .signals import PASSED_ON
-from .supervisor import Supervisor
 
 __all__ = ["Child"]
 
@@ -38,6 +37,8 @@ class Child:
         if supervisor == 0:
             status = 1
             try:
+                from .supervisor import Supervisor  # in the child: while it starts, the wrapper gets the lock
+
                 ours.close()
                 Supervisor(theirs, command).run(mask)
                 status = 0

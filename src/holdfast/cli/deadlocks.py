@@ -21,8 +21,8 @@ Examples:
   holdfast deadlocks --json | jq -r '.[][] | "\\(.owner) waits for \\(.name)"'
   holdfast deadlocks --watch
 
-A waiter is seen once it has waited for a second, holds another lock, and was
-not told to ignore deadlocks. To end a deadlock, break one of its locks
+A waiter is seen if it has waited for a second, holds another lock, and does not
+ignore deadlocks (deadlock="ignore"). To end a deadlock, break one of its locks
 ("holdfast break NAME"), or end one of the processes.
 
 Exit status: 0 there is no deadlock, 1 there is one. --watch prints every new

@@ -18,7 +18,7 @@ Examples:
 
 Start it on every machine: the command runs on one of them at a time. If its
 machine or its holdfast dies, the command is started on another one, within the
-TTL (at once, with the embedded engine). "holdfast leader NAME" says where.
+TTL (at once, with the embedded engine). "holdfast leader NAME" shows where.
 
 Options end at the first word of COMMAND. Write -- before a command that begins
 with a dash; it is allowed before any command.
@@ -81,7 +81,7 @@ PARAMS = (
     ),
     Option(
         ("--ttl",),
-        "How long the leadership outlasts a leader that has vanished.",
+        "How long the leadership lasts after its leader has vanished.",
         metavar="TIME",
         convert=duration,
         default=30.0,

@@ -6,7 +6,6 @@ written to standard error goes through ``complain``, which removes secrets and t
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import sys
 
@@ -15,7 +14,7 @@ from holdfast import errors
 from .redaction import scrub
 from .text import printable_lines
 
-__all__ = ["Status", "complain", "status_of"]
+__all__ = ["Status", "complain", "status_of", "write_error"]
 
 
 class Status(enum.IntEnum):
@@ -55,7 +54,18 @@ def status_of(error: errors.HoldfastError) -> Status:
 
 
 def complain(message: str) -> None:
-    """Write one message to standard error. A closed standard error is not a failure."""
-    # ValueError: the stream was closed. OSError: its reader has ended.
-    with contextlib.suppress(OSError, ValueError):
-        print(f"holdfast: {printable_lines(scrub(message))}", file=sys.stderr, flush=True)
+    """Write one message to standard error."""
+    write_error(f"holdfast: {printable_lines(scrub(message))}\n")
+
+
+def write_error(text: str) -> None:
+    """Write text unchanged to standard error. One that is closed or full is not a failure."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except ValueError:
+        pass  # The stream object was closed.
+    except OSError:
+        # The text stays in the buffer. When the interpreter ends it would try again, and then exit with
+        # status 120, whatever the status of the command is. A new stream has an empty buffer.
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - it stays open as long as the process

@@ -42,7 +42,7 @@ Examples:
   holdfast run invoices -- sh -c 'holdfast fence advance invoices && ./bill.sh'
   holdfast fence advance invoices --token 1763209000123456
 
-Exit status: 0 when the guard knows the token now, 1 when it is refused.
+Exit status: 0 when the guard has accepted the token, 1 when it refused it.
 """
 
 MOVE_EPILOG = """
@@ -67,19 +67,19 @@ RESOURCE = Argument("resource", "What the lock protects, usually the lock's own 
 ANY_RESOURCE = Argument("resource", "Only this resource.", required=False)
 TOKEN = Option(
     ("--token",),
-    "The token as a number, which is weaker. Without one, the grant that holdfast run left in"
-    " HOLDFAST_FENCE.",
+    "The token as a number, which is weaker. The default is the grant that holdfast run passed in "
+    "HOLDFAST_FENCE.",
     metavar="N",
     convert=number(0),
 )
-TO = Option(("--to",), "The engine that the lock is taken on from now on.", metavar="URL", required=True)
-NAME = Option(("--name",), "The lock's name, if it is not that of the resource.", metavar="NAME")
+TO = Option(("--to",), "The engine on which the lock is taken from now on.", metavar="URL", required=True)
+NAME = Option(("--name",), "The name of the lock, if it differs from the resource.", metavar="NAME")
 TIMEOUT = Option(
-    ("--timeout",), "Wait this long for the lock at most.", metavar="TIME", convert=duration, default=10.0
+    ("--timeout",), "The longest time to wait for the lock.", metavar="TIME", convert=duration, default=10.0
 )
 OLDER_THAN = Option(
     ("--older-than",),
-    "Fences that nothing was presented to for this long; a day at least.",
+    "Remove fences to which no token was presented for this long; a day at least.",
     metavar="TIME",
     convert=duration,
     required=True,
@@ -87,7 +87,7 @@ OLDER_THAN = Option(
 
 
 def install(url: str | None) -> None:
-    """Create the guard's table in a database, unless it is there."""
+    """Create the guard's table in a database, if it does not exist."""
     from holdfast import fencing
 
     from .output import print_lines
@@ -99,7 +99,7 @@ def install(url: str | None) -> None:
 
 
 def protect(table: str, resource: str, url: str | None) -> None:
-    """Have the database refuse writes to a table by those who have not presented a token.
+    """Have the database refuse writes to a table by programs that have not presented a token.
 
     Writers that do not call fencing.enforce (or fencing.transaction) fail from now on.
     """
@@ -114,7 +114,7 @@ def protect(table: str, resource: str, url: str | None) -> None:
 
 
 def unprotect(table: str, url: str | None) -> None:
-    """Let everybody write to a table again."""
+    """Let all programs write to a table again."""
     from holdfast import fencing
 
     from .output import print_lines
@@ -145,7 +145,7 @@ def show(resource: str | None, url: str | None, json: bool) -> int:
 
 
 def advance(resource: str, token: int | None, url: str | None) -> int:
-    """Tell the guard of a grant, so that older holders are shut out from now on."""
+    """Inform the guard of a grant, so that older holders are shut out from now on."""
     from holdfast import fencing
 
     from .output import print_lines
@@ -164,10 +164,11 @@ def advance(resource: str, token: int | None, url: str | None) -> int:
 
 
 def move(resource: str, to: str, name: str | None, timeout: float, namespace: str, url: str | None) -> None:
-    """Hand a resource to the tokens of another engine.
+    """Have a guard accept the tokens of another engine.
 
-    Takes the lock on that engine, has the guard refuse what comes from the old one, and advances it with the
-    new token. Numbers of two engines do not compare: stop the holders on the old engine first.
+    It takes the lock on that engine, advances the guard with the new token, and from then on the guard
+    refuses tokens of the old engine. Numbers of two engines do not compare: stop the holders on the old
+    engine first.
     """
     import holdfast
     from holdfast import fencing
@@ -189,7 +190,7 @@ def move(resource: str, to: str, name: str | None, timeout: float, namespace: st
 
 
 def prune(older_than: float, url: str | None) -> None:
-    """Remove the fences of resources that are idle for long.
+    """Remove the fences of resources that have been idle for a long time.
 
     The guard forgets those resources: a holder that is older than all this time would pass again.
     """
@@ -223,7 +224,7 @@ ADVANCE = Command(advance, (RESOURCE, TOKEN, DATABASE), ADVANCE_EPILOG)
 MOVE = Command(move, (RESOURCE, TO, NAME, TIMEOUT, NAMESPACE, DATABASE), MOVE_EPILOG)
 PRUNE = Command(prune, (OLDER_THAN, DATABASE), PRUNE_EPILOG)
 GROUP = Group(
-    "Look after the guards in a database: install them, protect tables, see and advance tokens.",
+    "Manage the guards in a database: install them, protect tables, see and advance tokens.",
     {
         "install": "fence:INSTALL",
         "protect": "fence:PROTECT",

@@ -19,26 +19,25 @@ Examples:
   holdfast fence probe s3://shop/scratch/ --endpoint-url http://10.0.0.7:9000
   holdfast fence probe s3://shop --json | jq .atomic
 
-Credentials and region come from where AWS's own tools have them: AWS_PROFILE,
-AWS_ACCESS_KEY_ID, ~/.aws. What it writes has names of its own, below the key
-if one is given, and is deleted at the end.
+Credentials and region are found as by AWS's own tools: AWS_PROFILE,
+AWS_ACCESS_KEY_ID, ~/.aws. The probe's objects have new names, below the key if
+one is given, and are deleted at the end.
 
 Exit status: 0 when no race had two winners, 1 when the store cannot carry a
 guard, 69 when it cannot be reached or refuses the credentials.
 """
 
-PLACE = Argument(
-    "place", "The bucket, and what the names of the probe's objects begin with: s3://BUCKET/KEY."
-)
+PLACE = Argument("place", "The bucket, and the prefix of the probe's objects: s3://BUCKET/KEY.")
 ENDPOINT_URL = Option(
     ("--endpoint-url",),
-    "Where the store is, if not AWS. Several times: gateways of one store, and each race goes through all.",
+    "The address of the store, if it is not AWS. It may be given several times, for gateways of one store: "
+    "each race uses all of them.",
     metavar="URL",
     many=True,
 )
 ROUNDS = Option(
     ("--rounds",),
-    "So many objects are raced for, each twice: to create and to replace it.",
+    "The number of objects to race for, each twice: to create it and to replace it.",
     metavar="N",
     convert=number(1, 10_000),
     default=25,
@@ -57,9 +56,9 @@ WRITERS = Option(
 def probe(place: str, endpoint_url: list[str], rounds: int, writers: int, json: bool) -> int:
     """Race conditional writes on an object store, and say whether its check is atomic.
 
-    A guard for objects rests on PUTs with If-Match and If-None-Match. A store that ignores them, or checks
-    first and writes then, lets a stale holder overwrite a newer one. The races show that; that none had two
-    winners is no proof.
+    A guard for objects rests on PUTs with If-Match and If-None-Match. A store that ignores them, or that
+    checks first and writes later, lets a stale holder overwrite a newer one. The races can show that; if
+    none had two winners, that is not a proof.
     """
     from holdfast.fencing.object_probe import probe_store
 
@@ -118,7 +117,7 @@ def in_words(found: Any) -> list[str]:
     several = found.several_created + found.several_replaced
     tried = f"{found.races} races of {found.writers} writers"
     if several:
-        lines = [f"not atomic: in {several} of {tried} more than one was told that its PUT was stored"]
+        lines = [f"not atomic: in {several} of {tried} more than one PUT was reported as stored"]
     else:
         lines = [f"atomic, as far as {tried} can tell: none had two winners"]
     if found.none_stored:

@@ -37,7 +37,7 @@ Exit status: 0 if there is a group of that name, otherwise 1.
 
 
 def ls(url: str | None, namespace: str, json: bool) -> None:
-    """List groups that have members, or had some lately."""
+    """List groups that have members, or had members recently."""
     from holdfast import ownership
 
     from .output import print_json, print_lines, print_table
@@ -125,7 +125,7 @@ def _as_json(info: GroupInfo) -> dict[str, Any]:
 LS = Command(ls, (URL, NAMESPACE, JSON), LS_EPILOG)
 SHOW = Command(show, (Argument("name", "The name of the group."), URL, NAMESPACE, JSON), SHOW_EPILOG)
 GROUP = Group(
-    "See who owns the partitions of groups.",
+    "Show the owners of the partitions of groups.",
     {"ls": "group:LS", "show": "group:SHOW"},
     EPILOG,
 )

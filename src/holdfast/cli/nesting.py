@@ -92,6 +92,6 @@ def _read(environ: Mapping[str, str]) -> list[Held]:
         found = [Held(name, owner, fence) for name, owner, fence in listed]
         for each in found:
             parse_fence(each.fence)
-    except (ValueError, TypeError, holdfast.HoldfastError):
+    except (ValueError, TypeError, RecursionError, holdfast.HoldfastError):
         return []
     return found

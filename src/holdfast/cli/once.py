@@ -44,7 +44,7 @@ So clocks of servers may differ by less than half a period.
 A run is stored as begun before COMMAND starts. If no end is stored, because
 the server died, was cut off or ran into --at-most, the run has crashed:
 "--on-crash rerun" repeats it at the next request (at least once), "--on-crash
-skip" leaves it at that (at most once). A COMMAND that fails has run.
+skip" does not (at most once). A COMMAND that fails has run.
 
 Exit status: that of the command, 128+N if signal N ended it; otherwise
     0  not this time: another server runs it, or it has run (-E changes it)
@@ -100,7 +100,7 @@ RUN_PARAMS = (
     ),
     Option(
         ("--at-least",),
-        "How soon after its start the next run may begin.",
+        "The least time from the start of one run to the start of the next.",
         metavar="TIME",
         convert=duration,
         default=0.0,
@@ -108,11 +108,11 @@ RUN_PARAMS = (
     ),
     Option(
         ("--on-crash",),
-        "What a run that began and did not end is: repeated (rerun), or left at that (skip).",
+        "What to do about a run that began and did not end: repeat it (rerun), or not (skip).",
         metavar="WHAT",
         default="rerun",
     ),
-    Option(("--catch-up",), "Run once, also between two firings, if firings were missed."),
+    Option(("--catch-up",), "If firings were missed, run once, also between two firings."),
     Option(
         ("--ttl",),
         "How long a server that has vanished keeps the job. The lease is renewed while the command runs.",
@@ -123,7 +123,7 @@ RUN_PARAMS = (
     ),
     Option(
         ("-w", "--timeout", "--wait"),
-        "The longest time to wait while another server runs it, before it is decided whether to run.",
+        "The longest time to wait for a run of another server, before deciding whether to run.",
         metavar="TIME",
         convert=duration,
         default=0.0,
@@ -131,7 +131,7 @@ RUN_PARAMS = (
     ),
     Option(
         ("-E", "--skip-exit-code"),
-        "The exit status if it is not run this time.",
+        "The exit status if the command is not run this time.",
         metavar="N",
         convert=number(0, 255),
         default=Status.OK.value,
@@ -139,7 +139,7 @@ RUN_PARAMS = (
     Option(("--no-url",), "Do not pass HOLDFAST_URL, which may contain a password, to the command."),
     URL,
     NAMESPACE,
-    Option(("-v", "--verbose"), "Say on standard error whether it runs, and why not."),
+    Option(("-v", "--verbose"), "Report on standard error whether the command runs, and if not, why."),
 )
 
 

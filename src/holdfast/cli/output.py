@@ -5,11 +5,12 @@ Rich is imported when a table is printed, not before: most runs of ``holdfast`` 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .text import printable, printable_json
@@ -65,9 +66,15 @@ def repair_streams() -> None:
 
 def print_text(text: str) -> None:
     """Write text unchanged. All of standard output passes here."""
-    try:
+    with _failing_as_output():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _failing_as_output() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         # The remaining buffer would fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -131,8 +138,9 @@ def _print(table: Table) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
-    # Rich would handle a closed pipe in its own way, so it does not write by itself.
-    with console.capture() as capture:
+    # Rich would handle a closed pipe in its own way, so it does not write by itself, but for an empty text.
+    # Without a buffer (PYTHONUNBUFFERED) even that fails on a full disk.
+    with _failing_as_output(), console.capture() as capture:
         console.print(table)
     print_text(capture.get())
 

@@ -7,12 +7,14 @@ reached.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 __all__ = ["adopt_orphans", "clock", "descendants", "die_with_parent", "kill_everything", "signal_group"]
 
@@ -23,7 +25,6 @@ KILL_ROUNDS = 400
 """Two seconds. A process that still exists then is blocked in the kernel, and dies when it returns."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def clock() -> float:
@@ -33,8 +34,8 @@ def clock() -> float:
 
 def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent dies. Called between fork and exec."""
-    if _libc is not None:
-        _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if (prctl := _prctl()) is not None:
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         # The parent died before prctl was called.
         os._exit(128 + signal.SIGKILL)
@@ -42,8 +43,8 @@ def die_with_parent(parent: int) -> None:
 
 def adopt_orphans() -> None:
     """Become the parent of every orphaned descendant, so that all of them can be found."""
-    if _libc is not None:
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if (prctl := _prctl()) is not None:
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_group(group: int, signum: int) -> None:
@@ -84,3 +85,14 @@ def descendants(root: int) -> list[int]:
         waiting += below
         found += [pid for pid in below if pid not in dead]
     return found
+
+
+@cache
+def _prctl() -> Callable[..., Any] | None:
+    """The system call, on Linux. It is loaded by the supervisor, so the wrapper does not wait for that."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl: Callable[..., Any] = ctypes.CDLL(None, use_errno=True).prctl
+    return prctl

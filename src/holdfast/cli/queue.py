@@ -26,8 +26,9 @@ Examples:
   holdfast queue work shop.jobs:worker
 
 The queue is in PostgreSQL or in a SQLite file: give --url, or set HOLDFAST_URL.
-The states of a job: scheduled (for its time, or its next try), blocked (behind
-another job of its key), ready, running; then finished, dead or cancelled.
+The states of a job: scheduled (waits for its time, or its next attempt),
+blocked (behind another job of its key), ready, running; then finished, dead or
+cancelled.
 """
 
 LS_EPILOG = """
@@ -36,8 +37,8 @@ Examples:
   holdfast queue ls --state dead --kind mail
   holdfast queue ls --json | jq .counts.ready
 
-Without --state: jobs that are unfinished, and dead ones, the oldest first. The
-JSON has "counts" (state: how many), "jobs", and "kinds" (what was paused or limited).
+Without --state it lists unfinished and dead jobs, the oldest first. The JSON
+has "counts" (state: how many), "jobs", and "kinds" (what was paused or limited).
 """
 
 SHOW_EPILOG = """
@@ -53,8 +54,9 @@ Examples:
   holdfast queue put mail '{"to": "ann"}'
   holdfast queue put report --key 2030-01 --delay 5m --priority 10
 
-Prints the number of the job. With --key: at most one unfinished job of this
-kind and key; if there is one, nothing is put, and its number is printed.
+It prints the number of the job. With --key, there is at most one unfinished job
+of this kind and key: if there is one already, its number is printed, and no job
+is put.
 """
 
 RETRY_EPILOG = """
@@ -69,7 +71,7 @@ CANCEL_EPILOG = """
 Examples:
   holdfast queue cancel 42
 
-One that runs is told, and ends when its function looks; the others end at once.
+A running job ends when its function looks; the others end at once.
 Exit status: 0, or 1 when one of them was over.
 """
 
@@ -109,23 +111,27 @@ KIND = Argument("kind", "The kind of jobs.")
 STATE = Option(("--state",), "Only jobs in this state.", metavar="STATE", convert=_state)
 ONE_KIND = Option(("--kind",), "Only jobs of this kind.", metavar="KIND")
 LIMIT = Option(("--limit",), "At most so many jobs.", metavar="N", convert=number(1, 10_000), default=100)
-PAYLOAD = Argument("payload", "What the job is about, as JSON; null without one.", required=False)
-KEY = Option(("--key",), "At most one unfinished job of this key.", metavar="KEY")
+PAYLOAD = Argument("payload", "What the job is about, as JSON. The default is null.", required=False)
+KEY = Option(("--key",), "There is at most one unfinished job with this key.", metavar="KEY")
 PRIORITY = Option(
-    ("--priority",), "The larger the sooner; 0 without one.", metavar="N", convert=number(), default=0
+    ("--priority",),
+    "Jobs with a larger number are claimed first. The default is 0.",
+    metavar="N",
+    convert=number(),
+    default=0,
 )
-DELAY = Option(("--delay",), "Not before so long from now.", metavar="TIME", convert=duration)
+DELAY = Option(("--delay",), "The job may begin after this time.", metavar="TIME", convert=duration)
 MAX_ATTEMPTS = Option(
-    ("--max-attempts",), "How often it is tried at most.", metavar="N", convert=number(1), default=20
+    ("--max-attempts",), "The largest number of attempts.", metavar="N", convert=number(1), default=20
 )
 OLDER_THAN = Option(
     ("--older-than",),
-    "Only jobs that were over so long ago.",
+    "Only jobs that ended at least this long ago.",
     metavar="TIME",
     convert=duration,
     required=True,
 )
-DEAD = Option(("--dead",), "Dead jobs, too, which nobody can retry then.")
+DEAD = Option(("--dead",), "Also remove dead jobs, which can then not be retried.")
 
 
 def _open(url: str | None, namespace: str) -> AbstractContextManager[Queue]:
@@ -177,7 +183,7 @@ def ls(state: str | None, kind: str | None, limit: int, url: str | None, namespa
 
 def _remark(job: JobInfo) -> str:
     if job.state == "running":
-        return f"{job.owner}{', told to stop' if job.cancel_requested else ''}"
+        return f"{job.owner}{', asked to stop' if job.cancel_requested else ''}"
     last = (job.error or "").strip().rpartition("\n")[2]
     return last if len(last) <= 60 else f"{last[:57]}..."
 
@@ -187,7 +193,7 @@ def _as_json(job: JobInfo) -> dict[str, Any]:
 
 
 def show(id: str, url: str | None, namespace: str, json: bool) -> int:
-    """Show all of one job: its payload, its tries, its claimant, its result or error."""
+    """Show one job: its payload, its attempts, its claimant, its result or error."""
     from .output import print_json, print_pairs
 
     with _open(url, namespace) as queue:
@@ -200,7 +206,7 @@ def show(id: str, url: str | None, namespace: str, json: bool) -> int:
         return Status.OK
     pairs: dict[str, str | list[str]] = {
         "job": f"{job.id} of kind {job.kind}",
-        "state": f"{job.state}{', told to stop' if job.cancel_requested else ''}",
+        "state": f"{job.state}{', asked to stop' if job.cancel_requested else ''}",
         "tries": f"{job.attempt} of {job.max_attempts}",
         "token": str(job.token),
         "payload": json_module.dumps(job.payload, ensure_ascii=False),
@@ -271,13 +277,13 @@ def put(
 
 
 def retry(id: list[str], url: str | None, namespace: str, json: bool) -> int:
-    """Let dead or cancelled jobs run again, with all their tries."""
+    """Let dead or cancelled jobs run again, with all their attempts."""
     with _open(url, namespace) as queue:
         return _each(id, queue.retry, "is neither dead nor cancelled, or there is none", "retried", json)
 
 
 def cancel(id: list[str], url: str | None, namespace: str, json: bool) -> int:
-    """Cancel jobs: queued ones do not run, running ones are told to stop."""
+    """Cancel jobs: queued jobs do not run, and running jobs are asked to stop."""
     with _open(url, namespace) as queue:
         return _each(id, queue.cancel, "was over, or there is none", "cancelled", json)
 
@@ -307,7 +313,7 @@ def _number(text: str) -> int:
 
 
 def pause(kind: str, url: str | None, namespace: str, json: bool) -> None:
-    """Let no job of a kind begin until it is resumed. Those that run go on."""
+    """Let no job of a kind begin until it is resumed. Running jobs go on."""
     with _open(url, namespace) as queue:
         queue.pause(kind)
     _print_kind(kind, True, json)
@@ -350,7 +356,7 @@ PAUSE = Command(pause, (KIND, *QUEUE, JSON), PAUSE_EPILOG)
 RESUME = Command(resume, (KIND, *QUEUE, JSON), PAUSE_EPILOG)
 PRUNE = Command(prune, (OLDER_THAN, DEAD, *QUEUE, JSON), PRUNE_EPILOG)
 GROUP = Group(
-    "Look after a job queue: see, put, retry and cancel jobs, pause kinds, run workers.",
+    "Manage a job queue: see, put, retry and cancel jobs, pause kinds, run workers.",
     {
         "ls": "queue:LS",
         "show": "queue:SHOW",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote
 
 __all__ = ["learn", "scrub"]
 
@@ -29,6 +28,8 @@ def learn(texts: Iterable[str]) -> None:
     """Collect the secrets in these arguments and environment variables, as written and as decoded."""
     for text in texts:
         for found in secrets_in(text):
+            from urllib.parse import unquote  # only here: most command lines have no secret
+
             _learnt.update(form for form in (found, unquote(found)) if len(form) >= SHORTEST_PLAIN_SECRET)
 
 

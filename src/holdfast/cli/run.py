@@ -72,7 +72,7 @@ PARAMS = (
     Option(("-c", "--command-line"), "Run this text with a shell, instead of COMMAND.", metavar="TEXT"),
     Option(
         ("--ttl",),
-        "How long the lock outlasts a holder that has vanished. It is renewed while the command runs.",
+        "How long the lock lasts after its holder has vanished. It is renewed while the command runs.",
         metavar="TIME",
         convert=duration,
         default=30.0,

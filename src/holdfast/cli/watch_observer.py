@@ -151,7 +151,7 @@ class Observer:
         else:
             self._on_end(task)
 
-    def _told_of(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if self.trouble != trouble:
             self.trouble = trouble
             self.changed.set()
@@ -170,10 +170,10 @@ class Observer:
             try:
                 await self._look()
             except EngineUnavailable as error:
-                self._told_of(str(error))
+                self._report_trouble(str(error))
                 took_seconds = 0.0  # Finding out took long. The next poll is not delayed for that.
             else:
-                self._told_of("")
+                self._report_trouble("")
                 took_seconds = loop.time() - began
 
     async def _look(self) -> None:

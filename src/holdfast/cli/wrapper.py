@@ -164,7 +164,7 @@ class Holding:
         self._terminal = Terminal.controlling()
         self._wants_terminal = False
         self._status: int | None = None
-        self._told_of_loss = False
+        self._has_reported_loss = False
         self.lost = False
 
     def run_command(self, url: str) -> int:
@@ -217,8 +217,8 @@ class Holding:
 
     def _pass_on_loss(self) -> None:
         self.lost = self.lost or self._lease.lost
-        if self.lost and not self._told_of_loss:
-            self._told_of_loss = True
+        if self.lost and not self._has_reported_loss:
+            self._has_reported_loss = True
             what = f"{self._plan.what} {self._plan.name!r}"
             complain(f"lost the {what} ({_why_lost(self._lease)}): ending the command")
             self._child.lost()

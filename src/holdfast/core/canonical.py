@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Final
 
 from ..errors import InvalidArgument
+from .hashing import blake2b
 
 __all__ = ["Key", "canonical_bytes", "fingerprint_of", "key_text"]
 

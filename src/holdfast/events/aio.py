@@ -1,7 +1,7 @@
 """A store of events, awaited: the calls of ``holdfast.events``, the same names.
 
-What a call does and raises is told once, beside its namesake in ``holdfast.events``. ``connection=`` takes
-psycopg's ``AsyncConnection``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``, and aiosqlite's.
+What a call does and raises is described at the call of the same name in ``holdfast.events``. ``connection=``
+takes psycopg's ``AsyncConnection``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``, and aiosqlite's.
 
     store = events.connect("postgresql://localhost/app")
     await store.append("account-7", [{"type": "opened"}], expected_version=0)
@@ -25,6 +25,7 @@ from ..sql.aio import retry_transaction
 from . import plans
 from .address import address_of
 from .arguments import (
+    IO_TIMEOUT_SECONDS,
     check_batch,
     check_events,
     check_expected,
@@ -37,7 +38,6 @@ from .arguments import (
     check_timeout,
     check_version,
 )
-from .blocking import IO_TIMEOUT_SECONDS
 from .connections import opener_of
 from .connections_asyncio import AsyncFeedConnection, pool_of
 from .model import Event, Snapshot

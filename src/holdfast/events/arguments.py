@@ -11,6 +11,7 @@ from ..core.arguments import check_name, check_timeout
 from ..errors import InvalidArgument
 
 __all__ = [
+    "IO_TIMEOUT_SECONDS",
     "check_batch",
     "check_events",
     "check_expected",
@@ -24,6 +25,7 @@ __all__ = [
     "check_version",
 ]
 
+IO_TIMEOUT_SECONDS: Final = 10.0
 _INTEGER_MAX: Final = 2**63 - 1
 BATCH_MAX: Final = 10_000
 

@@ -19,6 +19,7 @@ from ..sql import retry_transaction
 from . import plans
 from .address import address_of
 from .arguments import (
+    IO_TIMEOUT_SECONDS,
     check_batch,
     check_events,
     check_expected,
@@ -36,8 +37,6 @@ from .model import Event, Snapshot
 from .transactions import check_transaction, explained
 
 __all__ = ["EventStore", "Projection", "Subscription", "connect"]
-
-IO_TIMEOUT_SECONDS = 10.0
 
 Handler = Callable[[Any, Event], object]
 

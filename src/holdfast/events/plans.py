@@ -126,7 +126,7 @@ def _install(dialect: StoreDialect) -> Plan[bool]:
     try:
         made = yield from dialect.install()
     except BaseException:
-        with suppress(Exception):  # what came first is what the user is told
+        with suppress(Exception):  # the user gets the first error
             yield Control.ROLL_BACK
         raise
     yield Control.COMMIT
@@ -277,7 +277,7 @@ _RECONNECT_MOST_SECONDS: Final = 1.0
 def next_events(dialect: StoreDialect, feed: Feed, timeout: float | None) -> Plan[list[Event]]:
     """What comes after the feed's position; empty: nothing came in time, or the subscription was closed.
 
-    A connection that breaks is opened again (by whoever carries this out, at the next statement), for as long
+    A connection that breaks is opened again (by the driver, at the next statement), for as long
     as the caller waits. One that could never be opened is the caller's to know.
     """
     started: float = yield NOW
@@ -308,7 +308,7 @@ def _wait_for_events(dialect: StoreDialect, feed: Feed, deadline: float | None) 
     if found:
         return found
     # Writers notify only while a subscriber waits. One that wrote before it could know, and commits after
-    # the look below, notifies nobody: so the first looks follow each other closely.
+    # the look below, notifies no one: so the first looks follow each other closely.
     yield from dialect.announce_waiting()
     found = yield from _poll(lambda: read_all(dialect, feed.position), dialect, deadline)
     yield from dialect.end_waiting()

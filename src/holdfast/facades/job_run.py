@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from ..facade import BaseLease
 from ..model import Run
 from ..recipes import job as recipe
+from .base import BaseLease
 
 __all__ = ["JobRun"]
 

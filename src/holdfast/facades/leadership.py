@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from ..errors import HoldfastError
-from ..facade import BaseLease
 from ..model import Fence, Mode
 from ..recipes import election as recipe
+from .base import BaseLease
 
 __all__ = ["BaseLeadership"]
 

@@ -1,7 +1,8 @@
 """The guard for SQL databases, awaited: the functions of ``holdfast.fencing``, the same names.
 
 For psycopg's ``AsyncConnection`` and ``AsyncCursor``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``,
-and aiosqlite. What a function does and raises is told once, beside its namesake in ``holdfast.fencing``.
+and aiosqlite. What a function does and raises is described at the function of the same name in
+``holdfast.fencing``.
 
     from holdfast.fencing import aio as fencing
 

@@ -2,7 +2,7 @@
 
 Some stores check first and write then: two writers that come at once both pass the check, and the guard lets
 a stale holder in. No document tells that apart, a race does: writers prepare the same conditional PUT, are
-let go together, and at most one may be told that it was stored. Many races without a second winner prove
+let go together, and at most one may be reported as stored. Many races without a second winner prove
 nothing, but a store that checks in two steps does not get through many.
 """
 
@@ -121,7 +121,7 @@ class _Races:
         self._hold_back()
 
     def run(self, key: str, etag: str | None) -> list[bool | None]:
-        """For each writer, whether it was told that its PUT was stored; None: it was not told."""
+        """For each writer, whether its PUT was reported as stored; None: unknown."""
         self._keys.add(key)
         racing = [self._pool.submit(self._race, number, key, etag) for number in range(self.writers)]
         outcomes = [each.result() for each in racing]

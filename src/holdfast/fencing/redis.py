@@ -39,7 +39,7 @@ DAYS_KEPT: Final = 7
 
 
 class RunsScripts(Protocol):
-    """A client of redis-py, as far as its type can be told without importing it."""
+    """A client of redis-py, as far as its type can be given without importing it."""
 
     def eval(self, script: Any, numkeys: int, *keys_and_args: Any) -> Any: ...
 
@@ -63,7 +63,7 @@ class FencedRedis:
     same grant passes again, so that is safe for ``set``, ``hset``, ``delete``, ``advance`` and ``move``; see
     ``eval`` for scripts.
 
-    A fence that nobody presents a grant to is kept for nine days if its tokens are those of a clock, and
+    A fence to which no grant is presented is kept for nine days if its tokens are those of a clock, and
     for ever if they are counted (etcd, ZooKeeper). A clock token that is older than seven days is refused
     where there is no fence, so no stale holder outlives its fence. What an eviction takes away nothing can
     replace: the server needs ``maxmemory-policy noeviction``.
@@ -374,7 +374,7 @@ def _as_it_is(reply: Any) -> Any:
 
 
 def _nothing(reply: object) -> None:
-    """Nothing is told but that it is done."""
+    """There is no result."""
 
 
 def fence_key(resource: str) -> bytes:

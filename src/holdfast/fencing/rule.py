@@ -1,6 +1,6 @@
 """The fencing rule: may a holder with this token still touch the resource? Pure, no storage, no clock.
 
-A guard keeps one ``Mark`` per resource, the newest grant it has seen. Whoever comes presents a mark of its
+A guard keeps one ``Mark`` per resource, the newest grant it has seen. A holder presents a mark of its
 own, and ``decide`` answers: ``Accept`` (nothing to store), ``Advance`` (store this, go on) or ``Refuse``.
 Every storage implements exactly this function; differential tests hold each of them to it.
 

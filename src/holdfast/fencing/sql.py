@@ -51,8 +51,8 @@ def enforce(cursor: Executes, resource: str, lease_or_token: Presentable) -> Non
     """Refuse a stale holder. The first statement of the transaction that writes.
 
     ``resource`` names what the lock protects, usually by the lock's own name: one guard per lock, not one per
-    row. From here to the end of the transaction nobody else can pass the guard of this resource (with SQLite:
-    of this database), so what is checked here still holds when the transaction commits.
+    row. From here to the end of the transaction no other one can pass the guard of this resource (with
+    SQLite: of this database), so what is checked here still holds when the transaction commits.
 
     Raises ``StaleToken`` (with ``resource``, ``token``, ``newest``) if a newer holder has been here: roll
     back. Raises ``InvalidArgument`` where there is no transaction (the check would commit on its own and
@@ -141,7 +141,7 @@ def move(cursor: Executes, resource: str, source: str) -> None:
 
     Fences of the old source are refused from here on. Numbers of two sources do not compare, so the guard
     starts again at zero: acquire on the new engine and ``advance`` at once. Moving to the source that has
-    the resource already changes nothing. Before a move stop whoever presents bare tokens: a bare number
+    the resource already changes nothing. Before a move stop programs that present bare tokens: a bare number
     does not say which source it comes from.
     """
     resource, source = checked_resource(resource), checked_source(source)
@@ -194,8 +194,9 @@ def fenced_update(
     """Update one row unless it was written under a newer token; return whether there is such a row.
 
     The row carries its own token, in an integer column that may be NULL. ``StaleToken`` if that is newer; the
-    same grant may write again. Weaker than ``enforce``: it guards row by row, shuts nobody out before the
-    first read, and compares the token as a number only. Without a transaction the row is all that is guarded.
+    same grant may write again. Weaker than ``enforce``: it guards row by row, does not shut older holders out
+    before the first read, and compares the token as a number only. Without a transaction the row is all that
+    is guarded.
     """
     refuse_read_lease(lease_or_token)
     row = RowChange.of(table, key, changes, mark_of(lease_or_token).token, token_column)

@@ -39,10 +39,10 @@ _ADD_COLUMN = "ALTER TABLE main.holdfast_fence ADD COLUMN presented TEXT"
 
 # "main." everywhere: a TEMP table of the same name would be taken instead, and guards nothing.
 #
-# An INSERT takes the write lock of the database when it starts, whether or not it changes a row, and keeps
-# it to the end of the transaction: nobody can pass the guard between this check and the user's writes.
-# It must begin with the word INSERT: that is how sqlite3 knows to open a transaction and to count rows.
-# The row counts as changed, and is returned, exactly when the mark passed.
+# An INSERT takes the write lock of the database when it starts, whether or not it changes a row, and keeps it
+# to the end of the transaction: no other transaction can pass the guard between this check and the user's
+# writes. It must begin with the word INSERT: that is how sqlite3 knows to open a transaction and to count
+# rows. The row counts as changed, and is returned, exactly when the mark passed.
 _UPSERT = """\
 INSERT INTO main.holdfast_fence AS stored (resource, source, token, nonce, peers, updated_at, presented)
 VALUES (:resource, :source, :token, :nonce, :peers, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), :presented)

@@ -146,7 +146,7 @@ def key_in(headers: Iterable[tuple[str, str]], required: bool) -> str | Problem 
 
 
 def problem_of(error: HoldfastError) -> Problem:
-    """What a client is told instead of a response. It names no holder and no lock."""
+    """The problem that a client gets instead of a response. It names no holder and no lock."""
     if isinstance(error, Conflict):
         return _problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -45,8 +45,8 @@ class Stream:
         self.exhausted = False
         """The source has ended, so there is nothing more to read."""
         self.ended = False
-        """No more bytes will come, and the target has to be told."""
-        self._told = False
+        """No more bytes will come, and the target has to notice this."""
+        self._end_is_passed_on = False
         self._chunks: deque[tuple[float, bytes]] = deque()
         self._size = 0
 
@@ -57,7 +57,7 @@ class Stream:
     @property
     def done(self) -> bool:
         """Whether everything has been delivered, including the end."""
-        return self._told
+        return self._end_is_passed_on
 
     @property
     def next_time(self) -> float | None:
@@ -86,8 +86,8 @@ class Stream:
                 self._chunks[0] = (not_before, data[sent:])
             else:
                 self._chunks.popleft()
-        if self.ended and not self._chunks and not self._told:
-            self._told = True
+        if self.ended and not self._chunks and not self._end_is_passed_on:
+            self._end_is_passed_on = True
             self.target.shutdown(socket.SHUT_WR)
         return sent_all
 

@@ -228,7 +228,7 @@ class Proxy:
         while self._selector.get_map():
             for key, _ in self._selector.select(self._patience()):
                 if key.fd == self._wake_out:
-                    self._obey()
+                    self._apply_orders()
                 elif key.data is None:
                     self._accept()
                 elif key.data in self._links:
@@ -247,7 +247,7 @@ class Proxy:
         ]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _obey(self) -> None:
+    def _apply_orders(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_out, 4096)
         while self._orders:

@@ -1,4 +1,5 @@
-"""Optimistic locking: read, decide, and write only if nobody wrote meanwhile. No lock is held while deciding.
+"""Optimistic locking: read, decide, and write only if no other writer was first. No lock is held while
+deciding.
 
     from holdfast import optimistic
 

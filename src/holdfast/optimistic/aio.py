@@ -1,6 +1,6 @@
 """Optimistic locking, awaited: the functions of ``holdfast.optimistic``, the same names.
 
-What a function does and raises is told once, beside its namesake there.
+What a function does and raises is described at the function of the same name there.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from .model import GroupInfo, MemberInfo, Owner
-from .threads import Member, groups, join, owner_of, partition_of, show
+from .names import partition_of
+from .threads import Member, groups, join, owner_of, show
 
 __all__ = ["GroupInfo", "Member", "MemberInfo", "Owner", "groups", "join", "owner_of", "partition_of", "show"]

@@ -23,7 +23,7 @@ from ..recipes import ownership as recipe
 from ..recipes.ownership import Options
 from .callbacks import Call, Callbacks
 from .model import GroupInfo, MemberInfo, Owner, describe
-from .threads import partition_of, unnamed
+from .names import new_member_name, partition_of
 
 __all__ = [
     "AsyncMember",
@@ -74,7 +74,14 @@ async def join(
         )
     driver = client._driver
     options = Options.checked(
-        client.guarantees, group, partitions, member, ttl, drain, rejoin_within, unnamed(driver.owner_prefix)
+        client.guarantees,
+        group,
+        partitions,
+        member,
+        ttl,
+        drain,
+        rejoin_within,
+        new_member_name(driver.owner_prefix),
     )
     callbacks = _TaskCallbacks(lambda state: AsyncLease(client, state))
     callbacks.add("assigned", on_assigned)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +16,9 @@ from ..recipes import ownership as recipe
 from ..recipes.ownership import Options
 from .callbacks import Call, Callbacks
 from .model import GroupInfo, Owner, describe
+from .names import new_member_name
 
-__all__ = ["Member", "groups", "join", "owner_of", "partition_of", "show", "unnamed"]
+__all__ = ["Member", "groups", "join", "owner_of", "show"]
 
 Callback = Callable[[int, Lease], object]
 """Takes the partition and its lease."""
@@ -57,7 +57,14 @@ def join(
         )
     driver = client._driver
     options = Options.checked(
-        client.guarantees, group, partitions, member, ttl, drain, rejoin_within, unnamed(driver.owner_prefix)
+        client.guarantees,
+        group,
+        partitions,
+        member,
+        ttl,
+        drain,
+        rejoin_within,
+        new_member_name(driver.owner_prefix),
     )
     callbacks = ThreadCallbacks(lambda state: Lease(client, state))
     callbacks.add("assigned", on_assigned)
@@ -71,23 +78,12 @@ def join(
     return Member(client, joined, callbacks)
 
 
-def unnamed(owner_prefix: str) -> str:
-    """A name for a member that was given none."""
-    host, pid = owner_prefix.split("/")[:2]
-    return f"{host[:32]}-{pid}-{secrets.token_hex(3)}"
-
-
 def owner_of(client: Client, group: str, key: str | bytes) -> Owner | None:
     """The member of a group that owns a key now, for processes that are no members; None: there is none."""
     info = show(client, group)
     return (
         None if info is None else info.owners[assignment.partition_of(recipe.check_key(key), info.partitions)]
     )
-
-
-def partition_of(key: str | bytes, partitions: int) -> int:
-    """The partition of a key in a group with so many: the same in every process, for ever."""
-    return assignment.partition_of(recipe.check_key(key), recipe.check_partitions(partitions))
 
 
 def show(client: Client, group: str) -> GroupInfo | None:

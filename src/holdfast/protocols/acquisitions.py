@@ -1,4 +1,4 @@
-"""Who is told of every lock that a thread or task of this process acquires: the checker of lock order."""
+"""The observers of every lock that a thread or task of this process acquires: the checker of lock order."""
 
 from __future__ import annotations
 

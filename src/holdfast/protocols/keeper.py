@@ -152,7 +152,7 @@ async def _bisect_batch(client_state: ClientState, due: list[Due], error: BaseEx
 
 
 async def _fail_one(client_state: ClientState, due: Due, error: BaseException) -> None:
-    """Nobody can say whether this lease is still held: it counts as lost, and no other lease does."""
+    """It is unknown whether this lease is still held: it counts as lost, and no other lease does."""
     state = due.state
     if state is None:
         client_state.reports.unexpected(

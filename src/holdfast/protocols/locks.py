@@ -103,7 +103,7 @@ class StartedAcquire:
 class StartedRelease(Generic[L]):
     """A release whose first steps were taken by ``uncontended.release``."""
 
-    mine: list[Entry[L]]
+    claimed: list[Entry[L]]
     entry: Entry[L]
     outcome: Reply | Exception | None = None
     """The result of the first request; None: it was not sent."""
@@ -152,13 +152,13 @@ class LockCore(Generic[L]):
                 return entry.lease
         return None
 
-    def claim(self, caller: Caller, mine: list[Entry[L]], entered: bool = False) -> Entry[L]:
-        """The entry that a release by this caller concerns, claimed for it, and appended to ``mine``."""
+    def claim(self, caller: Caller, claimed: list[Entry[L]], entered: bool = False) -> Entry[L]:
+        """The entry that a release by this caller concerns, claimed for it, and appended to ``claimed``."""
         while True:
             entry = self.find(caller, entered)
-            mine.append(entry)
-            entry.claims.append(mine)
-            if entry.claims[0] is mine:
+            claimed.append(entry)
+            entry.claims.append(claimed)
+            if entry.claims[0] is claimed:
                 return entry
 
     def find(self, caller: Caller, entered: bool) -> Entry[L]:
@@ -399,13 +399,13 @@ async def withdraw_interrupted(core: LockCore[L], owner: str, nonce: str) -> Non
 
 async def release(core: LockCore[L], caller: Caller, leaving: StartedRelease[L] | None = None) -> None:
     """``release()``: the caller's own lease, else the object's current one."""
-    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
+    claimed: list[Entry[L]] = [] if leaving is None else leaving.claimed
     try:
         if leaving is not None:
             entry = leaving.entry
             await release_lease(core.client_state, entry.lease._state, leaving.outcome)
         else:
-            entry = core.claim(caller, mine)
+            entry = core.claim(caller, claimed)
             core.mark_released(entry, caller)
             if core.leave(entry):
                 await release_lease(core.client_state, entry.lease._state)
@@ -415,16 +415,16 @@ async def release(core: LockCore[L], caller: Caller, leaving: StartedRelease[L] 
     except HoldfastError:
         raise
     except BaseException:
-        await finish_release(core, mine)
+        await finish_release(core, claimed)
         raise
     finally:
-        mine.clear()
+        claimed.clear()
 
 
-async def finish_release(core: LockCore[L], mine: list[Entry[L]]) -> None:
+async def finish_release(core: LockCore[L], claimed: list[Entry[L]]) -> None:
     """A release was interrupted: the keeper releases the claimed leases in the background."""
-    for entry in list(mine):
-        if entry.claims and entry.claims[0] is mine and core.leave(entry):
+    for entry in list(claimed):
+        if entry.claims and entry.claims[0] is claimed and core.leave(entry):
             state = latest_state(entry.lease._state)
             if state.ended is None:
                 await records.abandon(core.client_state, state, wait=True)
@@ -542,24 +542,24 @@ async def leave(
     core: LockCore[L], caller: Caller, error: BaseException | None, leaving: StartedRelease[L] | None = None
 ) -> None:
     """The end of ``with``: release this entry's lease, and report its loss."""
-    mine: list[Entry[L]] = [] if leaving is None else leaving.mine
+    claimed: list[Entry[L]] = [] if leaving is None else leaving.claimed
     try:
         if leaving is not None:
             await _release_last(
                 core, leaving.entry.lease._state, leaving.entry.caller, error, leaving.outcome
             )
         else:
-            await _leave(core, core.claim(caller, mine, entered=True), error)
+            await _leave(core, core.claim(caller, claimed, entered=True), error)
     except NotHeld:
         if error is None:
             raise  # else it was released inside the body, whose own error comes first
     except HoldfastError:
         raise
     except BaseException:
-        await finish_release(core, mine)
+        await finish_release(core, claimed)
         raise
     finally:
-        mine.clear()
+        claimed.clear()
 
 
 async def _leave(core: LockCore[L], entry: Entry[L], error: BaseException | None) -> None:

@@ -105,11 +105,11 @@ def release(
     if driver.closed or (entered and core.reentrant):
         driver.run(locks.leave(core, caller, error) if entered else locks.release(core, caller))
         return
-    mine: list[Entry[L]] = []
+    claimed: list[Entry[L]] = []
     try:
         leaving: locks.StartedRelease[L] | None = None
         try:
-            entry = core.claim(caller, mine, entered)
+            entry = core.claim(caller, claimed, entered)
         except NotHeld:
             pass  # the coroutine words the error
         else:
@@ -131,14 +131,14 @@ def release(
                         return
                 except (TransientError, HoldfastError) as trouble:
                     outcome = trouble
-            leaving = locks.StartedRelease(mine, entry, outcome)
+            leaving = locks.StartedRelease(claimed, entry, outcome)
         if entered:
             driver.run(locks.leave(core, caller, error, leaving), even_if_closed=True)
         else:
             driver.run(locks.release(core, caller, leaving), even_if_closed=True)
     except BaseException:
-        if mine:
-            driver.run(locks.finish_release(core, mine), even_if_closed=True)
+        if claimed:
+            driver.run(locks.finish_release(core, claimed), even_if_closed=True)
         raise
     finally:
-        mine.clear()
+        claimed.clear()

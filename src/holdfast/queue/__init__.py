@@ -16,10 +16,11 @@ another can neither finish it nor fail it (``StaleToken``). ``holdfast.queue.aio
 from __future__ import annotations
 
 from ..sql.retry import Backoff
+from .arguments import IO_TIMEOUT_SECONDS
 from .database import database_of
 from .migrations import administrator_script
 from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State
-from .threads import IO_TIMEOUT_SECONDS, Job, Queue, connect
+from .threads import Job, Queue, connect
 from .worker.threads import Worker
 
 __all__ = [

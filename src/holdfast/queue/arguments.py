@@ -18,6 +18,7 @@ from .model import STATES, NewJob, State, Unique
 
 __all__ = [
     "DEFAULT_BACKOFF",
+    "IO_TIMEOUT_SECONDS",
     "LEASE_SECONDS",
     "RETENTION_SECONDS",
     "check_count",
@@ -35,6 +36,7 @@ __all__ = [
     "job_row",
 ]
 
+IO_TIMEOUT_SECONDS: Final = 5.0
 LEASE_SECONDS: Final = 30.0
 MAX_ATTEMPTS: Final = 20
 DEFAULT_BACKOFF: Final = Backoff(first=2.0, maximum=3600.0)

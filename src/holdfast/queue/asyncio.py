@@ -1,6 +1,6 @@
 """The queue for asyncio: the calls of ``holdfast.queue``, the same names, awaited.
 
-What a call does and raises is told once, beside its namesake there.
+What a call does and raises is described at the call of the same name there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from ..fencing.connections_asyncio import runner_of
 from ..model import UNSET, Unset
 from ..sql import retry as transactions
 from . import admin, calls
-from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
+from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
 from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store_asyncio import AsyncStore, open_store
-from .threads import IO_TIMEOUT_SECONDS
 
 __all__ = ["AsyncJob", "AsyncQueue", "connect"]
 
@@ -179,11 +178,11 @@ class AsyncQueue(calls.BaseQueue):
         still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
         return await self._store.run(calls.extend_many_call(jobs))
 
-    # --- jobs of anybody
+    # --- jobs of any claimant
 
     async def cancel(self, job: int) -> bool:
-        """It will not run; or, if it runs, its claimant is told at the next ``extend`` or ``check``. False:
-        it was over, or there is none."""
+        """It will not run; or, if it runs, its claimant gets ``JobCancelled`` at the next ``extend`` or
+        ``check``. False: it was over, or there is none."""
         return await self._store.run(calls.cancel_call(job)) is not None
 
     async def retry(self, job: int) -> bool:

@@ -86,7 +86,7 @@ class BaseQueue:
         """Finished and cancelled jobs are removed so many seconds later; None: never."""
 
 
-# --- jobs of anybody
+# --- jobs of any claimant
 
 
 def put_call(jobs: Iterable[NewJob]) -> Call[list[int]]:

@@ -71,7 +71,7 @@ def atomically(session: Session, plan: Plan[Done]) -> Plan[Done]:
     try:
         done = yield from plan
     except BaseException:
-        with suppress(Exception):  # what failed first is what the caller is told
+        with suppress(Exception):  # the caller gets the first error
             yield Control.ROLL_BACK
         raise
     yield Control.COMMIT
@@ -370,8 +370,8 @@ def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]
 
 
 def _put_periodic(session: Session) -> Plan[None]:
-    """Each due time is put by whoever moves the schedule on, in one transaction: once in a fleet. Times that
-    were missed are made up for by one job."""
+    """The claimant that advances the schedule puts the job of each due time, in one transaction: once in a
+    fleet. Times that were missed are made up for by one job."""
     due: Result = yield Statement(session.texts.due_periodic, {"namespace": session.namespace})
     for name, kind, payload, schedule, options, next_at, now in due.rows:
         values = {

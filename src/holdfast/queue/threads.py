@@ -14,14 +14,12 @@ from ..fencing.plans import run
 from ..model import UNSET, Unset
 from ..sql import retry as transactions
 from . import admin, calls
-from .arguments import LEASE_SECONDS, RETENTION_SECONDS, check_seconds
+from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
 from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store import Store
 
 __all__ = ["Job", "Queue", "connect"]
-
-IO_TIMEOUT_SECONDS = 5.0
 
 
 class Job(calls.BaseJob):
@@ -177,11 +175,11 @@ class Queue(calls.BaseQueue):
         still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
         return self._store.run(calls.extend_many_call(jobs))
 
-    # --- jobs of anybody
+    # --- jobs of any claimant
 
     def cancel(self, job: int) -> bool:
-        """It will not run; or, if it runs, its claimant is told at the next ``extend`` or ``check``. False:
-        it was over, or there is none."""
+        """It will not run; or, if it runs, its claimant gets ``JobCancelled`` at the next ``extend`` or
+        ``check``. False: it was over, or there is none."""
         return self._store.run(calls.cancel_call(job)) is not None
 
     def retry(self, job: int) -> bool:

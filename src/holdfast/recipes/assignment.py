@@ -109,7 +109,8 @@ def encode(state: State) -> bytes:
 
 
 def decode(data: bytes | None, partitions: int = 0) -> State:
-    """Raises ValueError for bytes that no group has written. Never set: nobody owns any of ``partitions``."""
+    """Raises ValueError for bytes that no group has written. Never set: none of ``partitions`` has an
+    owner."""
     if data is None:
         return State(0, {}, (None,) * partitions)
     try:

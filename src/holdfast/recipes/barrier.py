@@ -2,8 +2,8 @@
 
 A cell has the state: the generation, the parties that wait in it, and whether it is broken. Each party that
 waits holds a read lease of one lock, and the cell lists their tokens. So whether a party is alive is for the
-engine to say: a party that died, or lost its lease, is no holder any more. Whoever notices that breaks the
-barrier, by a compare-and-swap from the very state in which it saw the party.
+engine to say: a party that died, or lost its lease, is no holder any more. A party that notices this breaks
+the barrier, by a compare-and-swap from the very state in which it saw the party.
 """
 
 from __future__ import annotations

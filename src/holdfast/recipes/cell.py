@@ -1,7 +1,7 @@
 """Cells: small values that change by compare-and-swap, on every engine that can store one.
 
 A cell has no holder. A write names the version that it replaces, and the engine refuses it if the cell has
-another version by then. So a paused writer delays nobody, and no update is lost.
+another version by then. So a paused writer delays no other writer, and no update is lost.
 
 Where a reply is lost, the writer has to learn whether its write was applied. So a cell stores, beside the
 user's bytes, the latest writes: of each a random mark, and the version that it replaced.

@@ -182,7 +182,7 @@ class DeadlockWatch:
         """Look for a deadlock of this waiter. Returns the seconds until the next look."""
         held = held_by(self.attempt)
         if not held:
-            return inf  # nobody waits for this waiter
+            return inf  # no one waits for this waiter
         self.looks += 1
         knot = None
         try:
@@ -206,8 +206,8 @@ class DeadlockWatch:
             await records.abandon(self.attempt.client_state, lease, wait=not is_granted)
 
     async def _is_in_the_way(self, held: list[LeaseState]) -> bool:
-        """Whether somebody may wait for what this waiter holds. If not, it is in no cycle; and most waiters
-        are in none, so that few of them publish anything."""
+        """Whether another waiter may wait for what this one holds. If not, it is in no cycle; and most
+        waiters are in none, so that few of them publish anything."""
         if self.attempt.client_state.published_waits >= PUBLISHED_MAX:
             return False
         if not self.shows_waiters:

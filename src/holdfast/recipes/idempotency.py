@@ -1,4 +1,4 @@
-"""Idempotency: an operation with a key runs once, and whoever asks again gets the first result.
+"""Idempotency: an operation with a key runs once, and every later caller gets the first result.
 
 The record of a key is a lock with a value. The lock keeps a second caller waiting while the first one works,
 and its token fences a caller that was taken over: the engine refuses the value of a lease that is lost. The

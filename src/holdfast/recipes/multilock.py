@@ -390,9 +390,9 @@ def _timed_out(core: MultiCore[G], taken: records.NotGranted) -> LockTimeout:
 
 async def release(core: MultiCore[G], caller: Caller) -> None:
     """``release()``: the caller's own leases, else the object's current ones. LockLost if one was lost."""
-    mine: list[Entry[Any]] = []
+    claimed: list[Entry[Any]] = []
     try:
-        entry = core.claim(caller, mine)
+        entry = core.claim(caller, claimed)
         core.mark_released(entry, caller)
         if core.leave(entry):
             await _release_group(entry.lease._state)
@@ -402,10 +402,10 @@ async def release(core: MultiCore[G], caller: Caller) -> None:
     except HoldfastError:
         raise
     except BaseException:
-        await _finish_release(core, mine)
+        await _finish_release(core, claimed)
         raise
     finally:
-        mine.clear()
+        claimed.clear()
 
 
 async def _release_group(group: Group) -> None:
@@ -434,19 +434,19 @@ def _lost_in_release(group: Group) -> LeaseState | None:
     return next((state for state in group.latest() if state.reason is not None), None)
 
 
-async def _finish_release(core: MultiCore[G], mine: list[Entry[Any]]) -> None:
+async def _finish_release(core: MultiCore[G], claimed: list[Entry[Any]]) -> None:
     """A release was interrupted: the keeper releases the claimed leases in the background."""
-    for entry in list(mine):
-        if entry.claims and entry.claims[0] is mine and core.leave(entry):
+    for entry in list(claimed):
+        if entry.claims and entry.claims[0] is claimed and core.leave(entry):
             group: Group = entry.lease._state
             await records.abandon_all(group.client_state, group.latest(), wait=True)
 
 
 async def leave(core: MultiCore[G], caller: Caller, error: BaseException | None) -> None:
     """The end of ``with``: release this entry's leases, and report their loss."""
-    mine: list[Entry[Any]] = []
+    claimed: list[Entry[Any]] = []
     try:
-        entry = core.claim(caller, mine, entered=True)
+        entry = core.claim(caller, claimed, entered=True)
         group: Group = entry.lease._state
         if core.leave(entry):
             await _leave_group(core.spec, group, error)
@@ -458,10 +458,10 @@ async def leave(core: MultiCore[G], caller: Caller, error: BaseException | None)
     except HoldfastError:
         raise
     except BaseException:
-        await _finish_release(core, mine)
+        await _finish_release(core, claimed)
         raise
     finally:
-        mine.clear()
+        claimed.clear()
 
 
 async def _leave_group(spec: Spec, group: Group, error: BaseException | None) -> None:

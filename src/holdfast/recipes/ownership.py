@@ -73,7 +73,7 @@ ACQUIRED_AT_ONCE: Final = 32
 """So many partitions are acquired before a member looks again whether they are still meant for it."""
 
 POLL_SECONDS: Final = 1.0
-"""A member reads the assignment this often, whether or not anything woke it: cells wake nobody."""
+"""A member reads the assignment this often, whether or not anything woke it: a cell wakes no one."""
 
 RETRY_SECONDS_MIN: Final = 0.02
 RETRY_SECONDS_MAX: Final = 0.25
@@ -728,7 +728,7 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-# --- what anybody may ask -----------------------------------------------------------------------
+# --- for clients that are not members ------------------------------------------------------------
 
 
 class Group(NamedTuple):

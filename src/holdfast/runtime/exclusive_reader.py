@@ -86,7 +86,7 @@ class ExclusiveReader(ABC):
 
 
 class PollExclusiveReader(ExclusiveReader):
-    """The listener thread is told to leave the descriptor alone while a thread reads here.
+    """The listener thread has to leave the descriptor alone while a thread reads here.
 
     ``_receive`` returns whether the input is for the reading thread.
     """

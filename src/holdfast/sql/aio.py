@@ -1,7 +1,8 @@
 """Locks of the user's own database, awaited: the functions of ``holdfast.sql``, the same names.
 
 For psycopg's ``AsyncConnection`` and ``AsyncCursor``, SQLAlchemy's ``AsyncConnection`` and ``AsyncSession``,
-and aiosqlite. What a function does and raises is told once, beside its namesake in ``holdfast.sql``.
+and aiosqlite. What a function does and raises is described at the function of the same name in
+``holdfast.sql``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from ..fencing.connections import Executes
 from ..fencing.connections_asyncio import runner_of
 from ..fencing.plans import run_async
 from . import idempotency, locking, retry
-from .blocking import check_function
 from .idempotency import SqlAttempt, SqlOperation
 from .locking import Mode, RowLock, Wait
 from .retry import RETRIES, Backoff, Policy
@@ -98,7 +98,7 @@ async def retry_transaction(
 ) -> T:
     """Run a whole transaction, again after ``Deadlock`` and ``Conflict``, whatever driver says so."""
     policy = Policy.of(retries, backoff)
-    check_function(function)
+    retry.check_function(function)
 
     async def carry_out(step: object) -> Any:
         if isinstance(step, retry.Sleep):

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from ..core.canonical import Key
 from ..core.lock_options import Duration
-from ..errors import InvalidArgument
 from ..fencing.connections import Executes, table_of
 from ..fencing.plans import run
 from . import idempotency, locking, retry
@@ -144,7 +143,7 @@ def retry_transaction(
     outcome is unknown because the connection broke.
     """
     policy = Policy.of(retries, backoff)
-    check_function(function)
+    retry.check_function(function)
 
     def attempt() -> T:
         return function() if connection is None else _run_within(function, connection)
@@ -171,8 +170,3 @@ def _run_within(function: Callable[..., T], connection: Executes) -> T:
         run(retry.roll_back(table), table.carry_out)
         raise
     return done
-
-
-def check_function(function: object) -> None:
-    if not callable(function):
-        raise InvalidArgument(f"what is run as a transaction is a function; this is {function!r}")

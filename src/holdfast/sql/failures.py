@@ -1,4 +1,4 @@
-"""What the database meant: lock time-outs, deadlocks and conflicts told apart over all drivers. No I/O.
+"""Tells lock time-outs, deadlocks and conflicts apart, over all drivers. No I/O.
 
 An error is known by the package its class comes from and by the database's own code, never by its text.
 Each becomes an error of Holdfast's, whose message says what became of the transaction; the driver's own
@@ -135,7 +135,7 @@ def _state_in_mariadb(failure: Failure) -> Plan[str]:
         )
     if failure is Failure.CONFLICT:
         return "Roll the transaction back, and run all of it again"
-    with suppress(Exception):  # what happened first is what the user is told
+    with suppress(Exception):  # the user gets the first error
         setting: Result = yield Statement("SELECT @@innodb_rollback_on_timeout")
         if setting.rows[0][0]:
             return (

@@ -19,6 +19,7 @@ __all__ = [
     "Policy",
     "Sleep",
     "begin",
+    "check_function",
     "commit",
     "roll_back",
     "run_again",
@@ -29,6 +30,11 @@ _RETRIES_MAX: Final = 1_000_000
 _SECONDS_MAX: Final = 86_400.0
 _MAXIMUM_SECONDS: Final = 1.0
 _WORTH_IT: Final = {Failure.DEADLOCK, Failure.CONFLICT}
+
+
+def check_function(function: object) -> None:
+    if not callable(function):
+        raise InvalidArgument(f"what is run as a transaction is a function; this is {function!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +182,7 @@ def _commit(table: TableState) -> Plan[None]:
 
 
 def roll_back(table: TableState) -> Plan[None]:
-    """A connection that cannot is broken: what came first is what the user is told."""
+    """A connection that cannot is broken: the user gets the first error."""
     yield from roll_back_guarded(table)
 
 

@@ -123,7 +123,7 @@ def test_a_cut_connection_costs_nothing(namespace: str, proxy: Proxy, url: str) 
     asyncio.run(run())
 
 
-def test_a_silent_connection_is_told_at_the_deadline(namespace: str, proxy: Proxy) -> None:
+def test_a_silent_connection_is_reported_at_the_deadline(namespace: str, proxy: Proxy) -> None:
     async def run() -> None:
         async with clients(f"etcd://{proxy.address}", namespace, 1, io_timeout=1) as (client,):
             lease = await client.lock("x", ttl=2).acquire()
@@ -199,7 +199,7 @@ def test_however_many_ask_only_so_many_are_asked_at_once(
     assert max(most) == REQUESTS_MAX
 
 
-def test_who_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
+def test_a_call_that_waits_for_its_turn_is_not_sent_to_a_server_that_was_given_up(
     namespace: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else all would wait in vain, one behind the other. They ask again, over another connection."""

@@ -129,7 +129,7 @@ def _without(cluster: EtcdCluster, member: Etcd) -> EtcdCluster:
 
 
 @harms
-def test_without_a_majority_nothing_is_granted_and_loss_is_told(
+def test_without_a_majority_nothing_is_granted_and_loss_is_signalled(
     cluster: EtcdCluster, connect: Connect, hold: Hold, harm: Harm
 ) -> None:
     survivor, *victims = cluster.members

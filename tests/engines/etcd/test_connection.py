@@ -171,7 +171,7 @@ def test_one_member_that_is_no_etcd_does_not_keep_us_from_the_others(
             asyncio.run(in_a_loop(url))
 
 
-def test_closed_while_it_connects_one_who_asks_is_told() -> None:
+def test_a_request_gets_an_error_if_it_is_closed_while_it_connects() -> None:
     """And is not cancelled: nobody cancelled it."""
     arrived, leave = threading.Event(), threading.Event()
 

@@ -65,7 +65,9 @@ def test_something_else_listens_there(connect: Connect, namespace: str, driver: 
         in_threads() if driver == "threads" else asyncio.run(in_a_loop())
 
 
-def test_files_that_are_no_certificates_are_told(guarded_url: str, connect: Connect, tmp_path: Path) -> None:
+def test_files_that_are_no_certificates_are_refused_with_the_reason(
+    guarded_url: str, connect: Connect, tmp_path: Path
+) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(EngineUnavailable, match="PEM"):
         connect(f"etcd://localhost?ca={tmp_path}/ca.pem").lock("x").acquire()

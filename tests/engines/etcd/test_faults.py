@@ -74,7 +74,7 @@ def test_a_waiter_that_is_killed_is_passed_after_its_ttl(server: Etcd) -> None:
             alive.expect("released")
 
 
-def test_a_holder_that_stands_still_is_told_when_it_goes_on(server: Etcd) -> None:
+def test_a_paused_holder_is_notified_when_it_goes_on(server: Etcd) -> None:
     url = f"etcd://{server.address}"
     with holdfast.connect(url) as locks, holding(url, ttl=2) as child:
         token = int(child.expect("held"))
@@ -134,7 +134,7 @@ def test_a_restart_is_survived(server: Etcd) -> None:
         assert granted[0] > lease.token
 
 
-def test_a_server_that_stands_still_grants_nothing_and_loss_is_told_in_time(server: Etcd) -> None:
+def test_a_paused_server_grants_nothing_and_loss_is_signalled_in_time(server: Etcd) -> None:
     url = f"etcd://{server.address}"
     with holdfast.connect(url, io_timeout=1) as locks:
         lease = locks.lock("x", ttl=2).acquire()
@@ -203,7 +203,7 @@ def test_a_cut_connection_costs_nothing(connect: Connect, hold: Hold, proxy: Pro
     lease.check()
 
 
-def test_a_silent_connection_is_told_at_the_deadline(connect: Connect, hold: Hold, proxy: Proxy) -> None:
+def test_a_silent_connection_is_reported_at_the_deadline(connect: Connect, hold: Hold, proxy: Proxy) -> None:
     """Nothing is closed, nothing answers. And when it goes on, so do we."""
     client = connect(f"etcd://{proxy.address}", io_timeout=1)
     lease = hold(client.lock("x", ttl=2))
@@ -221,7 +221,7 @@ def test_a_silent_connection_is_told_at_the_deadline(connect: Connect, hold: Hol
     assert lease.lost, "reconnecting does not revive it"
 
 
-def test_who_waits_behind_a_silent_connection_is_served_once_it_goes_on(
+def test_a_waiter_behind_a_silent_connection_is_served_once_it_goes_on(
     connect: Connect, hold: Hold, proxy: Proxy
 ) -> None:
     client, other = connect(f"etcd://{proxy.address}", io_timeout=1), connect()

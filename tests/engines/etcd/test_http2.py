@@ -209,7 +209,7 @@ def test_room_for_calls_under_way_can_be_changed(client: Http2Connection, server
     assert len(server.bodies[call.stream_id]) == 60, "ten were read, and there is room for fifty"
 
 
-def test_a_server_is_told_that_there_is_room_again(client: Http2Connection, server: Server) -> None:
+def test_the_window_of_the_server_is_updated(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"x", end_stream=False)
     server.hear()
     server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
@@ -367,7 +367,7 @@ def test_a_connection_that_is_lost_takes_its_calls_with_it(client: Http2Connecti
     assert client.is_closing
 
 
-def test_a_call_that_was_given_up_is_not_heard_of_again(client: Http2Connection, server: Server) -> None:
+def test_a_call_that_was_given_up_has_no_later_effect(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
     server.hear()
     client.cancel(call)

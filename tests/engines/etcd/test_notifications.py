@@ -74,7 +74,7 @@ def test_one_predecessor_is_one_watcher_of_its_end() -> None:
     assert watcher.posted == ["w-1"]
 
 
-def test_the_first_who_waits_for_a_permit_hears_of_holders_and_of_the_limit() -> None:
+def test_the_first_waiter_for_a_permit_is_notified_of_holders_and_of_the_limit() -> None:
     watcher = Heard()
     requests = watcher.arm("w-1", "h-1", "h-2", watched=Watched(("h-1", "h-2"), limit=True))
     assert len(requests) == 2
@@ -128,7 +128,7 @@ def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: 
 
 
 @pytest.mark.parametrize("why", ["cancelled", "stream"])
-def test_who_was_never_told_that_its_watcher_is_in_place_is_not_woken_as_well(why: str) -> None:
+def test_a_waiter_without_a_confirmed_watcher_is_not_woken_as_well(why: str) -> None:
     """It looks when it is told. Who asks while the first stream is being opened had looked twice."""
     watcher = Heard()
     (first,) = watcher.arm("w-1", "h-1")

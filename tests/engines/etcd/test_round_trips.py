@@ -109,7 +109,7 @@ def test_waiting_costs_next_to_nothing(connect: Connect, hold: Hold, spy: Spy) -
     assert len(spy.looks) == 2, "when it has armed, and when its time is over"
 
 
-def test_who_waits_in_a_crowd_does_not_have_it_sorted_again_and_again(
+def test_a_waiter_in_a_long_queue_does_not_have_it_sorted_again_and_again(
     connect: Connect, hold: Hold, spy: Spy
 ) -> None:
     """As long as the one before it is there, a look asks for two keys. A thousand who each had etcd sort a

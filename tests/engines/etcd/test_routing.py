@@ -29,7 +29,7 @@ def asked(script: Any) -> UnaryCall:
     return op
 
 
-def test_a_stream_that_ends_before_every_sign_of_life_was_heard() -> None:
+def test_a_stream_that_ends_before_every_keep_alive_was_confirmed() -> None:
     """None of them counts: each is given again, before the session is over."""
     script = channel([]).keep_alive((1, 2), 1.0)
     assert [request.ID for request in asked(script).requests] == [1, 2]

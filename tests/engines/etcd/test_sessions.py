@@ -86,7 +86,7 @@ def test_many_threads_open_one_session(connect: Connect, hold: Hold, admin: Admi
     assert len(admin.sessions(namespace)) == 1
 
 
-def test_a_session_revoked_from_outside_is_told_at_once(
+def test_a_session_revoked_from_outside_is_reported_at_once(
     connect: Connect, hold: Hold, admin: Admin, namespace: str
 ) -> None:
     """Long before the next sign of life would be due; and the client goes on with a new one."""
@@ -106,7 +106,7 @@ def test_a_session_revoked_from_outside_is_told_at_once(
     assert admin.sessions(namespace) != {session}
 
 
-def test_who_waits_when_its_session_is_revoked_takes_a_new_place(
+def test_a_waiter_whose_session_is_revoked_takes_a_new_place(
     connect: Connect, hold: Hold, admin: Admin, namespace: str
 ) -> None:
     holder, client = connect(), connect()

@@ -39,7 +39,7 @@ STRAY = [b"s/no-number", b"s/", b"n/\xff\xfe", b"n/", b"other", b"", b"s/\xd9\xa
 
 
 @pytest.mark.parametrize("kind", [wire.Event.PUT, wire.Event.DELETE])
-def test_stray_keys_among_what_a_client_is_told_end_nothing(kind: wire.Event.EventType) -> None:
+def test_stray_keys_among_events_of_a_client_end_nothing(kind: wire.Event.EventType) -> None:
     keys = Keys("holdfast", "shop")
     ended: list[str] = []
     over: list[int] = []
@@ -53,13 +53,13 @@ def test_stray_keys_among_what_a_client_is_told_end_nothing(kind: wire.Event.Eve
 
 
 @given(st.binary(max_size=60) | st.recursive(st.none(), st.lists, max_leaves=5).map(str).map(str.encode))
-def test_what_cannot_be_decoded_is_told_as_such(data: bytes) -> None:
+def test_what_cannot_be_decoded_is_reported_as_such(data: bytes) -> None:
     for decode in (decode_note, lambda data: decode_ticket(data, 1, 4)):
         with pytest.raises(EngineUnavailable):
             decode(data)
 
 
-def test_a_client_with_stray_keys_in_its_own_folder_hears_all_the_same(
+def test_a_client_with_stray_keys_in_its_own_folder_is_notified_all_the_same(
     connect: Connect, hold: Hold, admin: Admin, namespace: str
 ) -> None:
     client = connect()

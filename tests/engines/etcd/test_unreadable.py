@@ -276,7 +276,7 @@ def test_a_reader_that_is_slow_holds_up_the_server_and_nobody_else() -> None:
     assert send_all() > 0
 
 
-def test_one_who_sends_more_than_the_window_allows_is_cut_off() -> None:
+def test_a_server_that_sends_more_than_the_window_allows_is_cut_off() -> None:
     client = fed(BEGUN)
     piece = _frame(DATA, 0, 1, length_prefixed(bytes(100_000)))
     with pytest.raises(ProtocolError, match="window"):
@@ -425,7 +425,7 @@ def test_a_watch_does_not_take_the_only_call_there_is() -> None:
 
 
 @DRIVERS
-def test_a_server_that_takes_no_call_at_all_is_told_as_busy(driver: str) -> None:
+def test_a_server_that_takes_no_call_at_all_is_reported_as_busy(driver: str) -> None:
     def serve(connected: socket.socket) -> None:
         none_more = _frame(SETTINGS, 0, 0, struct.pack(">HL", 3, 0))
         connected.recv(65_536)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from holdfast.engines.postgres.advisory.effects import execute
 from holdfast.engines.postgres.advisory.keys import key_of
 from holdfast.engines.postgres.advisory.notifications import SessionListener
 from holdfast.engines.postgres.advisory.pool import SESSIONS_FOR_LOAD
-from holdfast.engines.postgres.advisory.session import Session
+from holdfast.engines.postgres.advisory.session import LockAttempt, Session
 from holdfast.engines.postgres.advisory.threads import AdvisoryThreads
 from holdfast.engines.postgres.codec import Call, Statement
 from holdfast.engines.postgres.connection import PgConnection, PQGen, run_generator
@@ -359,6 +360,31 @@ async def test_a_timeout_in_the_moment_of_the_grant_releases_it(
         assert await waiting is None
     await world.until(lambda: advisory_locks(schema) == 0, "it is held by nobody's grant", timeout=5)
     assert held(await ann(mine.acquire, timeout=0)).token > lease.token
+
+
+def test_what_the_server_has_released_can_be_had_before_the_releaser_knows(
+    locks: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, detach = taken(locks), pool.SessionPool.detach
+    is_released, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(self: pool.SessionPool, attempt: LockAttempt) -> None:
+        if threading.current_thread() is releaser:
+            is_released.set()
+            assert may_go_on.wait(20)
+        detach(self, attempt)
+
+    monkeypatch.setattr(pool.SessionPool, "detach", slowly)
+    releaser = threading.Thread(target=lease.release)
+    releaser.start()
+    try:
+        assert is_released.wait(20)
+        again = taken(locks)
+        assert again.token > lease.token
+        again.release()
+    finally:
+        may_go_on.set()
+        releaser.join()
 
 
 async def test_an_error_after_the_grant_leaves_no_lock(

@@ -95,9 +95,7 @@ async def test_a_lease_that_a_standby_never_received_is_lost_and_fenced(
 
 
 @pytest.mark.engine("postgresql+advisory")
-async def test_session_locks_are_lost_with_their_server_and_said_to_be(
-    world: World, servers: Servers
-) -> None:
+async def test_session_locks_are_lost_with_their_server_and_reported(world: World, servers: Servers) -> None:
     servers.replicate_before_answering()
     world.url = world.url.replace("postgresql", "postgresql+advisory", 1)
     ann, bob = world.actor(), world.actor()

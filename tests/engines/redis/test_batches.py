@@ -138,7 +138,7 @@ def test_what_a_crowd_needed_is_closed_when_it_is_gone(
         pool.close()
 
 
-def test_who_waits_too_long_for_a_connection_is_refused(server: Redis) -> None:
+def test_a_request_that_waits_too_long_for_a_connection_is_refused(server: Redis) -> None:
     pool = a_pool(server, 1, seconds=5.0)
     pool._seconds = 0.1
     try:

@@ -126,7 +126,7 @@ def test_a_lock_of_several_names_takes_them_one_after_the_other() -> None:
         assert isinstance(again, records.NotGranted)
 
 
-def test_a_holder_hears_that_its_lock_was_broken(asker: Asker) -> None:
+def test_a_holder_is_notified_that_its_lock_was_broken(asker: Asker) -> None:
     """It listens to no slot; the one who breaks tells it."""
     asker.ask(asker.adapter.listen, None)
     for name in names_apart(asker, shared_redis_cluster()):
@@ -156,7 +156,9 @@ def test_one_connection_listens_at_each_master_however_many_wait(driver: Driver)
             assert sum(f"name=holdfast-{asker.id} " in row for row in rows) == 1
 
 
-def test_who_stops_listening_is_forgotten_in_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_stops_listening_is_forgotten_in_time(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.engines.redis.pubsub.IDLE_CHANNELS_MAX", 2)
     cluster = shared_redis_cluster()
 
@@ -234,7 +236,7 @@ def test_what_is_held_is_renewed_while_its_keys_are_at_two_servers(
         assert asker.ask(asker.adapter.renew_batch, steps[:-1]) == [Done()] * 5
 
 
-def test_who_waits_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
+def test_a_waiter_is_woken_where_the_slot_is_now(driver: Driver, moving: RedisCluster) -> None:
     with Asker(driver, url_of(moving)) as asker:
         asker.acquire("x", "n1")
         asker.listen("x")

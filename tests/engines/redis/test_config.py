@@ -53,7 +53,7 @@ def test_options_in_the_url_or_beside_it() -> None:
     assert settings("redis://h", wait_replicas=2).wait_replicas == 2
 
 
-def test_tls_verifies_unless_told_otherwise() -> None:
+def test_tls_verifies_by_default() -> None:
     assert settings("redis://h").tls is None
     tls = settings("rediss://h").tls
     assert tls is not None

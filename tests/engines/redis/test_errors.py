@@ -142,7 +142,7 @@ def test_too_few_replicas(asker: Asker, server: Redis) -> None:
         asker.acquire("x")
 
 
-def test_a_script_of_somebody_else_that_hangs(driver: Driver, server: Redis) -> None:
+def test_a_script_of_another_client_that_hangs(driver: Driver, server: Redis) -> None:
     server.command("CONFIG", "SET", "busy-reply-threshold", "1")
     with Asker(driver, server.url) as asker:
         asker.acquire("warm", "w")

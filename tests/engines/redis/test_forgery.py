@@ -158,7 +158,7 @@ def forgeries(client: str) -> list[bytes]:
     return messages
 
 
-def test_nobody_is_handed_a_lock_by_one_who_may_only_publish(driver: Driver, deployment: Deployment) -> None:
+def test_a_client_that_may_only_publish_hands_over_no_lock(driver: Driver, deployment: Deployment) -> None:
     """While somebody holds it, whatever is sent. The client goes on to listen on the same connection."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as holder:
         held = holder.lock(NAME, ttl=600).acquire()
@@ -203,7 +203,7 @@ def test_the_channels_tell_the_client_and_no_nonce(driver: Driver, deployment: D
         waiting.close()
 
 
-def test_a_nonce_that_was_overheard_hands_nobody_the_lock(driver: Driver, deployment: Deployment) -> None:
+def test_an_intercepted_nonce_hands_over_no_lock(driver: Driver, deployment: Deployment) -> None:
     """A message to look tells the nonce to whoever may subscribe: after it no grant is believed."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as holder:
         held = holder.lock(NAME, ttl=600).acquire()
@@ -296,7 +296,7 @@ def test_what_cannot_be_read_is_no_message(message: list[Any]) -> None:
 # --- a listener does not end ----------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_is_counted_and_told_once_for_each_connection(
+def test_what_cannot_be_read_is_counted_and_logged_once_for_each_connection(
     driver: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Redis() as server, Asker(driver, server.url) as asker, caplog.at_level(logging.WARNING, "holdfast"):
@@ -395,7 +395,7 @@ def test_a_thread_that_is_made_to_end_listens_again(
     assert "is restarted" in caplog.text
 
 
-def test_a_task_that_somebody_cancelled_listens_again_when_it_is_needed() -> None:
+def test_a_listener_task_that_was_cancelled_listens_again_when_it_is_needed() -> None:
     async def cancel() -> None:
         for task in asyncio.all_tasks():
             if task.get_name() == "holdfast-listener":
@@ -412,7 +412,7 @@ def test_a_task_that_somebody_cancelled_listens_again_when_it_is_needed() -> Non
         asker.until_posted("n2")
 
 
-def test_one_who_hears_for_others_is_not_harmed_by_what_comes_to_them(
+def test_a_thread_that_reads_for_others_is_not_harmed_by_their_messages(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A waiting thread reads the connection itself: what is odd there does not come out of ``acquire``."""

@@ -68,7 +68,7 @@ def pair(driver: Driver, server: Redis) -> Iterator[Pair]:
         yield Pair(server, holder, waiter)
 
 
-def test_who_is_handed_it_is_told_its_token_and_for_how_long_it_had_waited(pair: Pair) -> None:
+def test_a_handoff_carries_the_token_and_the_age_of_the_place(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     nonce = attempt_names(pair.waiter.id)()  # others are not believed
     assert isinstance(pair.holder.acquire("x", "n1"), Granted)
@@ -83,7 +83,7 @@ def test_who_is_handed_it_is_told_its_token_and_for_how_long_it_had_waited(pair:
     assert handed.age == pytest.approx(held.since - place.since, abs=2e-6)
 
 
-def test_who_was_woken_by_its_turn_is_told_of_no_token(pair: Pair) -> None:
+def test_a_wake_up_for_a_turn_carries_no_token(pair: Pair) -> None:
     """Where others may barge nothing is handed over."""
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     assert isinstance(pair.holder.acquire("x", "n1"), Granted)
@@ -94,7 +94,7 @@ def test_who_was_woken_by_its_turn_is_told_of_no_token(pair: Pair) -> None:
     assert pair.waiter.handed == {"n2": None}
 
 
-def test_who_asks_all_the_same_finds_out_since_when(pair: Pair) -> None:
+def test_a_successor_that_asks_all_the_same_gets_the_age_of_the_grant(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.holder.release("x", "n1")
@@ -148,7 +148,7 @@ async def taken_in_a_loop(pair: Pair) -> None:
         assert lease.token == pair.token
 
 
-def test_nothing_is_handed_to_one_who_does_not_listen(pair: Pair) -> None:
+def test_nothing_is_handed_to_a_client_that_does_not_listen(pair: Pair) -> None:
     """It may be dead: then its turn passes before long, and its ttl would not."""
     pair.hold_and_wait()
     pair.holder.release("x", "n1")
@@ -158,7 +158,7 @@ def test_nothing_is_handed_to_one_who_does_not_listen(pair: Pair) -> None:
     assert isinstance(pair.waiter.acquire("x", "n2", wait=True), Granted)
 
 
-def test_nothing_is_handed_to_one_who_does_not_listen_among_many(pair: Pair) -> None:
+def test_nothing_is_handed_to_a_client_that_does_not_listen_among_many(pair: Pair) -> None:
     """The same where there is more to look at."""
     pair.hold_and_wait()
     pair.holder.apply("x", Watch("w1", pair.holder.id))
@@ -168,7 +168,7 @@ def test_nothing_is_handed_to_one_who_does_not_listen_among_many(pair: Pair) -> 
     assert record.queue[0].turn_at is not None
 
 
-def test_that_it_was_taken_from_it_meanwhile_is_told_last(pair: Pair) -> None:
+def test_the_loss_of_a_handoff_is_reported_last(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.holder.release("x", "n1")
@@ -178,7 +178,7 @@ def test_that_it_was_taken_from_it_meanwhile_is_told_last(pair: Pair) -> None:
     assert pair.waiter.acquire("x", "n2", wait=True) == Gone("broken", "because")
 
 
-def test_nothing_is_handed_to_one_who_left(pair: Pair) -> None:
+def test_nothing_is_handed_to_a_client_that_left(pair: Pair) -> None:
     pair.waiter.ask(pair.waiter.adapter.listen, "x")
     pair.hold_and_wait()
     pair.waiter.apply("x", Withdraw("n2", 0.0))

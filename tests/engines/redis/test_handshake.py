@@ -84,7 +84,7 @@ def test_a_user_with_no_more_rights_than_needed(driver: Driver, guarded: Redis) 
         ("mute:mute-secret@", "lacks a permission"),
     ],
 )
-def test_who_may_not_is_told_so_at_once(driver: Driver, guarded: Redis, user: str, told: str) -> None:
+def test_a_missing_right_is_reported_at_once(driver: Driver, guarded: Redis, user: str, told: str) -> None:
     with (
         Asker(driver, f"redis://{user}{guarded.address}") as asker,
         pytest.raises(EngineUnavailable, match=told) as caught,
@@ -93,7 +93,7 @@ def test_who_may_not_is_told_so_at_once(driver: Driver, guarded: Redis, user: st
     assert "secret" not in str(caught.value)
 
 
-def test_who_may_not_listen_is_told_when_it_wants_to(driver: Driver, guarded: Redis) -> None:
+def test_a_missing_right_to_listen_is_reported_when_it_is_needed(driver: Driver, guarded: Redis) -> None:
     with Asker(driver, f"redis://deaf:deaf-secret@{guarded.address}", io_timeout=0.5) as asker:
         assert isinstance(asker.acquire(), Granted)
 
@@ -351,7 +351,7 @@ def test_a_master_that_the_sentinels_do_not_know(driver: Driver) -> None:
         asker.acquire()
 
 
-def test_a_replica_is_told_at_once_but_not_once_it_was_a_master(driver: Driver) -> None:
+def test_a_replica_is_refused_at_once_but_not_once_it_was_a_master(driver: Driver) -> None:
     """It may be a fail-over behind one address: then it passes, and those who wait go on."""
     with Redis() as master, Redis(replica_of=master) as replica:
         with Asker(driver, replica.url) as asker, pytest.raises(EngineUnavailable, match="read-only replica"):
@@ -448,9 +448,7 @@ def test_an_old_server_is_refused_by_the_first_words(driver: Driver, answer: byt
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_a_server_that_throws_keys_away_is_told_of_once(
-    driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_evicts_keys_is_reported_once(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     settings = {"maxmemory-policy": "allkeys-lru"}
     with Redis(maxmemory="100mb", settings=settings) as server, Asker(driver, server.url) as asker:
         before = asker.engine.guarantees
@@ -465,7 +463,7 @@ def test_a_server_that_throws_keys_away_is_told_of_once(
     assert len(warned) == 2  # once for each client
 
 
-def test_who_may_not_ask_does_not_know(
+def test_without_the_right_to_ask_the_policy_is_unknown(
     driver: Driver, guarded: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Asker(driver, f"redis://app:app-secret@{guarded.address}") as asker:
@@ -492,7 +490,7 @@ def test_a_cluster_whose_user_may_not_ask(driver: Driver, guarded_cluster: Redis
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_one_master_of_a_cluster_that_throws_keys_away_is_told_of(
+def test_one_master_of_a_cluster_that_evicts_keys_is_reported(
     driver: Driver, changing: RedisCluster, which: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At the latest when it is first asked for a lock."""

@@ -139,7 +139,7 @@ class BrokenProvider(redis.CredentialProvider):
         raise LookupError("the secret is not in its place")
 
 
-def test_a_provider_that_fails_is_asked_again_and_then_told(driver: Driver, guarded: Redis) -> None:
+def test_a_provider_that_fails_is_asked_again_and_then_reported(driver: Driver, guarded: Redis) -> None:
     client = redis.Redis(host=guarded.host, port=guarded.port, credential_provider=BrokenProvider())
     with pytest.raises(EngineUnavailable, match=r"the credential provider failed \(LookupError\)$"):
         try_out(driver, client, io_timeout=0.2)

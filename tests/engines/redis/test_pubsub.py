@@ -52,7 +52,7 @@ def pings(server: Redis) -> int:
     return int(told.split(",")[0].removeprefix("calls="))
 
 
-def test_a_release_wakes_who_is_next(driver: Driver) -> None:
+def test_a_release_wakes_the_next_waiter(driver: Driver) -> None:
     with Asker(driver, shared_redis().url) as asker:
         asker.ask(asker.adapter.listen, "x")
         assert isinstance(asker.acquire("x", "n1"), Granted)
@@ -71,7 +71,7 @@ def test_one_connection_listens_however_many_wait(driver: Driver, server: Redis)
         assert listeners(server) == 1
 
 
-def test_who_was_cut_off_is_told_to_look(driver: Driver, server: Redis) -> None:
+def test_a_waiter_that_was_cut_off_is_asked_to_look(driver: Driver, server: Redis) -> None:
     """Whatever was said in between is lost, and nobody knows."""
     with Asker(driver, server.url) as asker:
         asker.ask(asker.adapter.listen, "x")
@@ -304,7 +304,7 @@ def hearing_of(asker: Asker) -> Any:
     return wait_until(lambda: asker.adapter.notification_reader)
 
 
-def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
+def test_a_waiter_reads_notifications_itself(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         channel = asker.engine._space.channel + asker.id.encode()
@@ -319,7 +319,7 @@ def test_one_who_waits_reads_what_comes_itself(server: Redis) -> None:
             assert asker.heard_by[f"listens {number}"] not in ("MainThread", hearer.name)
 
 
-def test_one_who_takes_it_and_does_not_wait_holds_nobody_up(server: Redis) -> None:
+def test_a_reader_that_does_not_wait_delays_no_other(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         assert pubsub.try_acquire()
@@ -330,7 +330,7 @@ def test_one_who_takes_it_and_does_not_wait_holds_nobody_up(server: Redis) -> No
         assert in_another_thread(pubsub.try_acquire)
 
 
-def test_nothing_is_left_unread_when_one_who_hears_leaves(server: Redis) -> None:
+def test_nothing_is_left_unread_when_a_reader_leaves(server: Redis) -> None:
     """Many messages at once, and each who hears leaves after the first that it is told of."""
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
@@ -359,7 +359,7 @@ def in_another_thread(act: Callable[[], T]) -> T:
         return pool.submit(act).result(10)
 
 
-def test_one_who_hears_is_rung(server: Redis) -> None:
+def test_a_reader_is_interrupted(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         assert pubsub.try_acquire()
@@ -368,7 +368,7 @@ def test_one_who_hears_is_rung(server: Redis) -> None:
         pubsub.release()
 
 
-def test_a_connection_that_breaks_under_one_who_hears_is_made_anew(server: Redis) -> None:
+def test_a_connection_that_breaks_under_a_reader_is_replaced(server: Redis) -> None:
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         for _ in range(3):
@@ -383,7 +383,9 @@ def test_a_connection_that_breaks_under_one_who_hears_is_made_anew(server: Redis
         asker.until_posted("n1")
 
 
-def test_a_quiet_connection_is_kept_while_one_hears(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_connection_is_kept_while_a_thread_reads(
+    server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is the thread that listens that asks for a word, and another that hears the answer."""
     monkeypatch.setattr(pubsub, "QUIET_SECONDS", 0.5)
     with Asker("threads", server.url) as asker:

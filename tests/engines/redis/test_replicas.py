@@ -154,7 +154,7 @@ def _offset(server: Redis) -> int:
     return int(told.get("slave_repl_offset", told["master_repl_offset"]))
 
 
-def test_who_may_not_wait_for_them_is_told_so_at_once(driver: Driver) -> None:
+def test_a_missing_right_to_wait_for_replicas_is_reported_at_once(driver: Driver) -> None:
     rules = "on >secret ~holdfast:* &holdfast:* +@all -wait"
     with (
         Redis(acl={"app": rules}) as server,

@@ -259,7 +259,7 @@ def test_the_hints_and_the_documents_name_the_same_rights() -> None:
     assert "+select" in redlock_rights.PERMISSION_HINT
 
 
-def test_who_lacks_a_right_is_told_the_set_of_this_engine(driver: Driver) -> None:
+def test_a_missing_right_is_reported_with_the_set_of_this_engine(driver: Driver) -> None:
     for shape, lacks, told in (
         ("single", "-evalsha", ACL_RULES),
         ("redlock", "-evalsha", redlock_rights.ACL_RULES),

@@ -51,7 +51,7 @@ def test_all_clients_of_one_engine_have_the_same(driver: Driver, shape: str) -> 
         assert namespace in source_of(one)
 
 
-def test_who_still_knows_it_brings_it_back_after_a_restart_without_data(
+def test_a_client_that_still_knows_it_brings_it_back_after_a_restart_without_data(
     driver: Driver, server: Redis
 ) -> None:
     with Asker(driver, server.url, namespace="n") as old:

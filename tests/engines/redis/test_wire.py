@@ -43,7 +43,7 @@ def asker(driver: Driver, proxy: Proxy) -> Iterator[Asker]:
         yield asker
 
 
-def test_one_connection_serves_who_asks_one_thing_after_the_other(asker: Asker, proxy: Proxy) -> None:
+def test_one_connection_serves_requests_that_come_one_after_the_other(asker: Asker, proxy: Proxy) -> None:
     for number in range(20):
         assert isinstance(asker.acquire("x", f"n{number}"), Granted)
         assert isinstance(asker.release("x", f"n{number}"), Done)

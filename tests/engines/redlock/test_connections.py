@@ -89,7 +89,7 @@ def acquires(adapter: RedlockAsyncio, number: int) -> bool:
     return any(isinstance(each.request.batch[0][1], node.Acquire) for each in waiting)
 
 
-async def test_nodes_are_told_what_they_missed_before_the_client_is_gone(
+async def test_hints_are_delivered_before_the_client_is_gone(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that tells them would not come to it for a minute."""
@@ -208,7 +208,7 @@ def test_the_keeper_does_not_wait_for_connections_that_others_use(trio: Nodes) -
     adapter.close()
 
 
-def test_the_driver_tells_who_the_keeper_is(trio: Nodes) -> None:
+def test_the_driver_says_which_thread_is_the_keeper(trio: Nodes) -> None:
     with holdfast.connect(trio.url()) as client:
         asked: list[str] = []
         adapter = adapter_of(client)

@@ -65,7 +65,7 @@ def majority(trio: Nodes) -> list[tuple[Redis, Any]]:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "cut"])
-async def test_without_a_majority_nothing_is_granted_and_loss_is_told_in_time(
+async def test_without_a_majority_nothing_is_granted_and_loss_is_signalled_in_time(
     world: World, trio: Nodes, how: str
 ) -> None:
     world.url = trio.url(node_timeout="200ms")
@@ -110,7 +110,7 @@ def _only_owner(claims: list[str]) -> str:
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_release_that_a_majority_does_not_hear_may_be_repeated(
+async def test_a_release_that_does_not_reach_a_majority_may_be_repeated(
     world: World, trio: Nodes, known: bool
 ) -> None:
     """Also where it is known beforehand that there are no connections: nodes are told when there are."""
@@ -254,7 +254,7 @@ async def test_a_node_that_forgot_is_refused_until_it_has_rejoined(world: World,
     assert first.token < second.token < third.token
 
 
-async def test_somebody_flushes_the_scripts(world: World, trio: Nodes) -> None:
+async def test_the_scripts_are_flushed(world: World, trio: Nodes) -> None:
     ann, client = world.actor(), world.client()
     lock = client.lock("x")
     await ann(held(await ann(lock.acquire)).release)

@@ -18,9 +18,7 @@ SOON_SECONDS = 10.0
 """Far below the ttl, which would free everything."""
 
 
-async def test_a_node_that_says_late_that_it_lacks_the_script_is_told_again(
-    world: World, trio: Nodes
-) -> None:
+async def test_a_node_that_replies_late_that_it_lacks_the_script_gets_it(world: World, trio: Nodes) -> None:
     """Nobody asks it anything meanwhile. With one more node down its claim would keep everybody out."""
     ann, bob, client, other = world.actor(), world.actor(), world.client(), world.client()
     lease = await hold_everywhere(world, trio, ann, client, ttl=600)
@@ -33,7 +31,7 @@ async def test_a_node_that_says_late_that_it_lacks_the_script_is_told_again(
     assert held(await bob(other.lock("x").acquire, timeout=SOON_SECONDS)).token > lease.token
 
 
-async def test_a_release_that_was_swallowed_is_told_again(world: World, trio: Nodes) -> None:
+async def test_a_release_that_was_swallowed_is_sent_again(world: World, trio: Nodes) -> None:
     """The network took it and did not deliver it, and nobody asks that node anything meanwhile."""
     ann, client = world.actor(), world.client(io_timeout=1.0)
     lease = await hold_everywhere(world, trio, ann, client, ttl=600)

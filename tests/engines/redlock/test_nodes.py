@@ -131,7 +131,7 @@ def test_passwords() -> None:
         assert "wr@ng" not in str(caught.value)
 
 
-def test_a_user_who_may_do_no_more_than_it_must() -> None:
+def test_a_user_with_only_the_rights_that_are_needed() -> None:
     page = (Path(__file__).parents[3] / "docs" / "redlock.md").read_text()
     (rules,) = re.findall(r"^ACL SETUSER app (.*)$", page, re.MULTILINE)
     rules = rules.replace(">password", ">secret")

@@ -94,7 +94,7 @@ def issued(number: int) -> tuple[Any, ...]:
 KEPT = (node.Applied(),)
 
 
-def test_the_usual_replies_are_told_by_their_bytes(wire: Wire) -> None:
+def test_the_usual_replies_are_recognised_by_their_bytes(wire: Wire) -> None:
     def feed(data: str | bytes, *_: int) -> None:
         raise AssertionError(data)
 
@@ -134,7 +134,7 @@ def test_a_late_reply_belongs_to_the_question_that_was_asked_first(wire: Wire) -
     assert told([late, next_]) == [issued(1), KEPT]
 
 
-def test_another_number_of_another_node_is_not_told_for_the_usual_one(wire: Wire) -> None:
+def test_another_number_of_another_node_is_not_taken_for_the_usual_one(wire: Wire) -> None:
     question = wire.ask(ACQUIRE)
     question.answer_number(0, HINT + 5)
     wire.hear(ISSUED)
@@ -150,7 +150,7 @@ def test_an_error_is_an_error_and_what_follows_is_not(wire: Wire) -> None:
     assert kept == KEPT
 
 
-def test_a_server_that_forgot_the_scripts_is_told_them_and_asked_again(wire: Wire) -> None:
+def test_a_server_that_forgot_the_scripts_gets_them_and_is_asked_again(wire: Wire) -> None:
     first, second = wire.ask(ACQUIRE), wire.ask(RELEASE)
     wire.hear(b"-NOSCRIPT No matching script.\r\n")
     loaded = b"$1\r\n-\r\n" * loading_commands()[1]

@@ -90,7 +90,7 @@ def test_only_leases_that_renewals_could_have_extended_are_guarded() -> None:
 
 
 @pytest.mark.usefixtures("strangers")
-def test_one_who_waits_already_looks_again_without_writing(path: Path, client: Callable[[], One]) -> None:
+def test_a_waiter_looks_again_without_writing(path: Path, client: Callable[[], One]) -> None:
     holder, first, second = client(), client(), client()
     attempt, _ = holder.hold("x")
     waiting, behind = first.attempt(wait=True), second.attempt(wait=True)

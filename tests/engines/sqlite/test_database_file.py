@@ -117,7 +117,7 @@ def test_the_default_comes_from_the_passwd_entry_alone(monkeypatch: pytest.Monke
     assert path_from_url(parse_url("sqlite://")) == default_path()
 
 
-def test_a_user_without_a_passwd_entry_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_user_without_a_passwd_entry_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(uid: int) -> pwd.struct_passwd:
         raise KeyError(uid)
 

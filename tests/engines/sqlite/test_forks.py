@@ -98,7 +98,7 @@ def test_threads_go_on_while_their_process_forks(url: str, path: Path) -> None:
     assert query(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_a_child_forked_behind_the_back_of_python_is_told_so(url: str) -> None:
+def test_a_child_forked_behind_the_back_of_python_gets_an_error(url: str) -> None:
     code = """
         import ctypes, os, sys, holdfast
 

@@ -73,7 +73,7 @@ async def until_waiting(locks: holdfast.aio.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_release_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
+def test_a_release_wakes_a_waiter_in_an_event_loop(url: str) -> None:
     async def wait_for_it() -> None:
         async with holdfast.aio.connect(url) as locks:
             waiting = asyncio.ensure_future(locks.lock("x").acquire())
@@ -89,7 +89,7 @@ def test_a_release_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url: str) -> None:
+def test_the_death_of_a_holder_wakes_a_waiter_in_an_event_loop(url: str) -> None:
     async def wait_for_it() -> None:
         async with holdfast.aio.connect(url) as locks:
             waiting = asyncio.ensure_future(locks.lock("x").acquire())
@@ -109,10 +109,10 @@ def test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url: str) ->
 def test_a_loop_watches_others_either_way(url: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if where == "without a descriptor":
         monkeypatch.delattr("os.pidfd_open")
-    test_the_death_of_a_holder_wakes_one_who_waits_in_an_event_loop(url)
+    test_the_death_of_a_holder_wakes_a_waiter_in_an_event_loop(url)
 
 
-def test_one_who_breaks_a_lock_tells_its_holder(url: str) -> None:
+def test_breaking_a_lock_notifies_its_holder(url: str) -> None:
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
         locks.break_lock("x", reason="maintenance")
@@ -190,7 +190,7 @@ def test_a_full_inbox_holds_nobody_up(client: Callable[[], One]) -> None:
 
 @pytest.mark.usefixtures("strangers", "awake", "clock")
 @pytest.mark.parametrize("fair", [True, False], ids=["handed over", "its turn"])
-def test_a_waiter_that_cannot_be_told_but_lives_keeps_what_it_got(
+def test_a_live_waiter_that_cannot_be_notified_keeps_its_grant(
     path: Path, client: Callable[[], One], fair: bool
 ) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client, fair)
@@ -202,7 +202,7 @@ def test_a_waiter_that_cannot_be_told_but_lives_keeps_what_it_got(
 
 
 @pytest.mark.usefixtures("strangers")
-def test_a_dead_waiters_places_are_dropped_and_the_next_is_told(client: Callable[[], One]) -> None:
+def test_the_places_of_a_dead_waiter_are_dropped_and_the_next_is_notified(client: Callable[[], One]) -> None:
     holder, dead, next_one = client(), client(), client()
     attempt, _ = holder.hold("x")
     for _ in range(3):
@@ -217,7 +217,7 @@ def test_a_dead_waiters_places_are_dropped_and_the_next_is_told(client: Callable
 
 
 @pytest.mark.usefixtures("strangers")
-def test_dropping_a_dead_waiter_takes_nothing_from_those_who_renewed(
+def test_dropping_a_dead_waiter_takes_nothing_from_clients_that_renewed(
     client: Callable[[], One], clock: Clock
 ) -> None:
     """What the record says of their leases is long past; what their rows say is not."""
@@ -249,7 +249,7 @@ def _die(client: One) -> None:
 
 
 @pytest.mark.usefixtures("strangers")
-def test_who_cannot_bind_a_socket_still_gets_its_turn(
+def test_a_client_that_cannot_bind_a_socket_still_gets_its_turn(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets.WakeupSocket, "_address", lambda self, name: None)
@@ -279,7 +279,7 @@ def _told(waiter: One, nonce: str) -> Handoff | None:
 
 @pytest.mark.usefixtures("awake")
 @pytest.mark.parametrize("where", ["another process", "this one"])
-def test_who_is_handed_the_lock_is_told_its_token_and_since_when(
+def test_a_handoff_carries_the_token_and_the_age_of_the_place(
     client: Callable[[], One], where: str, request: pytest.FixtureRequest
 ) -> None:
     if where == "another process":
@@ -295,7 +295,7 @@ def test_who_is_handed_the_lock_is_told_its_token_and_since_when(
 
 
 @pytest.mark.usefixtures("strangers")
-def test_who_is_woken_by_its_turn_is_told_of_no_lock(client: Callable[[], One]) -> None:
+def test_a_wake_up_for_a_turn_carries_no_grant(client: Callable[[], One]) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client, fair=False)
     holder.release("x", attempt)
     assert _told(waiter, waiting.nonce) is None
@@ -327,7 +327,7 @@ def test_what_is_outdated_by_the_time_it_is_used_decides_nothing(client: Callabl
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_who_was_handed_the_lock_and_asks_writes_nothing_and_counts_from_then(
+def test_a_successor_that_asks_writes_nothing_and_counts_from_the_handoff(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client)
@@ -343,7 +343,7 @@ def test_who_was_handed_the_lock_and_asks_writes_nothing_and_counts_from_then(
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
+def test_a_successor_that_is_not_notified_finds_out(client: Callable[[], One]) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client)
     holder.release("x", attempt)
     (handed,) = record_of(holder, "x").holders
@@ -355,7 +355,7 @@ def test_who_is_not_told_of_it_finds_out(client: Callable[[], One]) -> None:
 
 @pytest.mark.usefixtures("strangers", "awake")
 @pytest.mark.parametrize("order", ["in order", "the other way round"])
-def test_what_was_broken_meanwhile_is_not_granted_to_one_who_asks(
+def test_what_was_broken_meanwhile_is_not_granted_to_a_successor_that_asks(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """Whichever message comes first: that it was handed over, or that it was taken away."""
@@ -387,7 +387,7 @@ def test_what_one_wrote_itself_is_looked_at_before_it_is_believed(client: Callab
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_what_is_too_long_for_the_board_outdates_what_others_put_up(client: Callable[[], One]) -> None:
+def test_a_record_too_long_for_the_cache_invalidates_what_others_published(client: Callable[[], One]) -> None:
     holder, attempt, waiter, waiting = _held_and_wanted(client)
     admin = client()
     holder.release("x", attempt)
@@ -413,7 +413,7 @@ def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
 
 
 @pytest.mark.usefixtures("strangers", "awake")
-def test_nothing_is_handed_to_one_who_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
+def test_nothing_is_handed_to_a_client_that_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
     """It may be told of its death before we are: then it gets a turn, which it cannot take."""
     holder, attempt, waiter, _ = _held_and_wanted(client)
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
@@ -515,7 +515,7 @@ def _until_in(names: list[str], name: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_thread_hears_for_all_who_wait_in_its_process(url: str) -> None:
+def test_one_thread_reads_for_all_waiters_of_its_process(url: str) -> None:
     """Each waits for another lock; whoever of them hears passes on what is not for it."""
     names = [f"n-{number}" for number in range(4)]
     with (
@@ -546,7 +546,7 @@ def test_one_thread_hears_for_all_who_wait_in_its_process(url: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_who_hears_is_also_woken_from_within_its_process(url: str) -> None:
+def test_a_reader_is_also_woken_from_within_its_process(url: str) -> None:
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
 
@@ -563,7 +563,7 @@ def test_one_who_hears_is_also_woken_from_within_its_process(url: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_child_of_a_fork_leaves_the_hearing_of_its_parent_alone(url: str) -> None:
+def test_a_child_of_a_fork_leaves_the_reader_of_its_parent_alone(url: str) -> None:
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
         leases: list[holdfast.Lease | None] = []
@@ -581,7 +581,7 @@ def test_a_child_of_a_fork_leaves_the_hearing_of_its_parent_alone(url: str) -> N
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str) -> None:
+def test_a_client_that_comes_after_the_death_of_a_holder_notices_it_at_once(url: str) -> None:
     """It asks for a place in the queue first, since the lock was held the last time, and looks only then."""
     with run_python(HOLDER, url, "x", "60") as holder, holdfast.connect(url) as locks:
         holder.expect("held")
@@ -593,7 +593,7 @@ def test_one_who_comes_after_the_death_of_a_holder_hears_of_it_at_once(url: str)
         assert time.monotonic() - began < 25, "only its last look told it"
 
 
-def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Callable[[], One]) -> None:
+def test_a_client_that_was_dropped_without_being_closed_is_gone(client: Callable[[], One]) -> None:
     one = client()
     one.hold("x")
     registration = one.store._session.registration
@@ -608,7 +608,7 @@ def test_who_was_dropped_without_being_closed_is_not_here_any_more(client: Calla
 
 @pytest.mark.usefixtures("strangers", "awake")
 @pytest.mark.parametrize("in_threads", [True, False])
-def test_the_heir_runs_first_where_no_event_loop_would_wait_for_it(
+def test_the_successor_runs_first_where_no_event_loop_would_wait_for_it(
     client: Callable[[], One], monkeypatch: pytest.MonkeyPatch, in_threads: bool
 ) -> None:
     told: list[bool] = []

@@ -166,7 +166,7 @@ def test_connecting_sweeps_where_it_is_time(path: Path) -> None:
         wait_until(lambda: names(path) == ["y"])
 
 
-def test_tidying_waits_for_who_is_writing(path: Path) -> None:
+def test_the_janitor_waits_for_a_writer(path: Path) -> None:
     with One(path) as one:
         used(one, "x")
     grow_old(path)

@@ -78,7 +78,7 @@ WORKER = """
 
 
 @pytest.mark.slow
-def test_whoever_is_killed_whenever_there_is_never_more_than_one_holder(url: str, tmp_path: Path) -> None:
+def test_whichever_process_is_killed_there_is_never_more_than_one_holder(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     kills = 40
     with ExitStack() as stack:

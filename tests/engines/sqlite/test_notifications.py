@@ -58,7 +58,7 @@ def line(client: Callable[[], One]) -> Line:
     return Line(client)
 
 
-def test_who_waits_hears_for_itself_and_else_the_thread_that_listens(line: Line) -> None:
+def test_a_waiter_reads_for_itself_and_otherwise_the_listener_thread_does(line: Line) -> None:
     for _ in range(20):
         with Hearer(line.notification_reader) as hearer:
             heard = line.send()
@@ -69,7 +69,7 @@ def test_who_waits_hears_for_itself_and_else_the_thread_that_listens(line: Line)
         assert line.one.heard_by[heard] == LISTENER
 
 
-def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
+def test_the_listener_thread_is_not_even_woken_by_what_another_reads(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registration = line.one.store._session.registration
@@ -88,7 +88,7 @@ def test_the_thread_that_listens_is_not_even_woken_by_what_another_hears(
         stays_true(lambda: set(readers) == {hearer.name}, 0.1)
 
 
-def test_what_is_handed_over_is_heard_either_way(line: Line) -> None:
+def test_a_handoff_is_read_either_way(line: Line) -> None:
     with Hearer(line.notification_reader):
         heard = line.send(Handoff(17, 0.25))
         line.until_heard(heard)
@@ -108,13 +108,13 @@ def test_one_at_a_time(line: Line) -> None:
     line.notification_reader.release()
 
 
-def test_one_who_took_it_and_does_not_wait_yet_holds_nobody_up(line: Line) -> None:
+def test_a_reader_that_does_not_wait_yet_delays_no_other(line: Line) -> None:
     assert line.notification_reader.try_acquire()
     line.until_heard(*[line.send() for _ in range(AT_ONCE)])
     line.notification_reader.release()
 
 
-def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None:
+def test_an_interrupt_ends_the_read_and_leaves_nothing_unread(line: Line) -> None:
     """It is rung just as several came."""
     for _ in range(50):
         with Hearer(line.notification_reader):
@@ -123,7 +123,7 @@ def test_the_bell_ends_the_hearing_and_leaves_nothing_unread(line: Line) -> None
         line.until_heard(*nonces)
 
 
-def test_nothing_is_left_unread_by_those_who_come_and_go(line: Line) -> None:
+def test_nothing_is_left_unread_by_readers_that_come_and_go(line: Line) -> None:
     """Each leaves after what it was told of first, or after a moment, whatever came meanwhile."""
     ended = threading.Event()
 
@@ -231,7 +231,7 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
     line.until_heard(*others)
 
 
-def test_one_who_hears_is_told_when_it_is_closed(line: Line) -> None:
+def test_a_reader_is_interrupted_when_it_is_closed(line: Line) -> None:
     """It looks at what it waits for, and cannot hear any more."""
     hearing = line.notification_reader
     with Hearer(hearing, seconds=0.1):
@@ -254,7 +254,7 @@ class HoldsUp(dict[int, str]):
         return super().__len__()
 
 
-def test_a_thread_that_stands_still_while_all_is_closed_ends_in_silence(
+def test_a_thread_that_is_paused_while_all_is_closed_ends_in_silence(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for it for ever."""

@@ -95,7 +95,7 @@ def test_each_new_database_has_a_source_of_its_own(path: Path) -> None:
     assert len(sources) == 2
 
 
-def test_who_comes_while_another_writes_opens_the_database_once(
+def test_a_client_that_comes_while_another_writes_opens_the_database_once(
     path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each opening and closing holds locks of SQLite's for a moment, which others who come find."""
@@ -182,9 +182,7 @@ def test_the_last_to_leave_cuts_off_a_log_that_grew_long(
     assert query(path, "SELECT count(*) FROM locks") == [(3,)]
 
 
-def test_a_log_is_not_cut_off_under_one_who_reads(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_not_truncated_under_a_reader(url: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitor, "LOG_BYTES_KEPT", 1)
     with holdfast.connect(url) as locks, locks.lock("x"):
         pass
@@ -218,7 +216,7 @@ def test_what_a_dead_process_was_making_a_database_of_is_removed(
     assert young.exists()
 
 
-def test_a_machine_that_stands_still_does_not_make_a_busy_database_an_unavailable_one(
+def test_a_machine_that_is_paused_does_not_make_a_busy_database_an_unavailable_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half a second can pass before a process gets to its second try."""

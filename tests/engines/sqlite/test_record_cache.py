@@ -180,7 +180,7 @@ def test_a_wrong_length_reads_as_nothing(record_cache: SharedRecordCache, length
     shared.release()
 
 
-def test_one_who_died_in_the_middle_of_a_write_leaves_nothing(
+def test_a_process_that_died_in_the_middle_of_a_write_leaves_nothing(
     record_cache: SharedRecordCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwrite
@@ -202,7 +202,7 @@ def test_one_who_died_in_the_middle_of_a_write_leaves_nothing(
     assert record_cache.read(other) == (VERSION, "this boot", "a text")
 
 
-def test_two_who_write_at_the_same_time_leave_something_whole_or_nothing(
+def test_two_concurrent_writers_leave_a_whole_entry_or_none(
     record_cache: SharedRecordCache,
 ) -> None:
     """The head of one with the text of the other, in either order."""
@@ -327,7 +327,7 @@ def test_without_one_everything_is_as_ever(
     assert not (path.parent / "elsewhere").exists()
 
 
-def test_who_closes_leaves_what_is_up_to_the_others(client: Callable[[], One], path: Path) -> None:
+def test_closing_leaves_published_records_to_the_others(client: Callable[[], One], path: Path) -> None:
     """Others read it then as before; and their changes are seen by who comes anew."""
     holder, waiter = client(), client()
     holder.hold("x")
@@ -419,7 +419,7 @@ def test_what_only_one_wants_is_not_put_up(client: Callable[[], One]) -> None:
 
 @pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("others", [0, 1])
-def test_the_heir_is_told_before_it_is_put_up(
+def test_the_successor_is_notified_before_the_record_is_published(
     client: Callable[[], One], path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     for module in ("rules.handoff", "engines.sqlite.shortcuts"):
@@ -484,7 +484,7 @@ CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {
 
 @pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("what", CHANGES)
-def test_whoever_changes_what_is_up_replaces_it_or_takes_it_down(
+def test_a_change_of_a_published_record_replaces_or_invalidates_it(
     client: Callable[[], One], path: Path, what: str
 ) -> None:
     _, held, _, waiting = crowd(client)
@@ -495,7 +495,7 @@ def test_whoever_changes_what_is_up_replaces_it_or_takes_it_down(
 
 
 @pytest.mark.usefixtures("strangers", "clock")
-def test_so_does_one_who_makes_room_or_takes_it(client: Callable[[], One], path: Path) -> None:
+def test_so_does_a_client_that_makes_room_or_takes_it(client: Callable[[], One], path: Path) -> None:
     one, other = client(), client()
 
     def permit(who: One, wait: bool = False) -> Acquire:
@@ -510,7 +510,7 @@ def test_so_does_one_who_makes_room_or_takes_it(client: Callable[[], One], path:
 
 
 @pytest.mark.usefixtures("strangers", "clock")
-def test_so_does_one_who_takes_several_at_once(client: Callable[[], One], path: Path) -> None:
+def test_so_does_a_client_that_takes_several_at_once(client: Callable[[], One], path: Path) -> None:
     """What it writes may yet be taken back, so it is never up."""
     holder, held, _, _ = crowd(client)
     holder.release("x", held)
@@ -547,7 +547,7 @@ def test_what_was_taken_back_was_never_up(
 
 
 @pytest.mark.usefixtures("strangers", "clock")
-def test_one_who_was_taken_for_dead_takes_down_what_it_gives_up(
+def test_a_client_that_was_taken_for_dead_invalidates_what_it_gives_up(
     client: Callable[[], One], path: Path
 ) -> None:
     holder, held, waiter, waiting = crowd(client)
@@ -648,14 +648,14 @@ def outdated(
     return Outdated(client)
 
 
-def test_one_who_comes_is_not_queued_behind_those_who_are_gone(outdated: Outdated) -> None:
+def test_a_newcomer_is_not_queued_behind_waiters_that_are_gone(outdated: Outdated) -> None:
     outdated.waiter.ask("x", Withdraw(outdated.waiting.nonce))
     outdated.holder.release("x", outdated.held)
     outdated.put_back()
     assert isinstance(outdated.other.ask("x", outdated.other.attempt(wait=True)), Granted)
 
 
-def test_one_who_comes_is_not_granted_what_another_took(outdated: Outdated) -> None:
+def test_a_newcomer_is_not_granted_what_another_took(outdated: Outdated) -> None:
     """It was free for a moment, and that is what is up."""
     outdated.holder.release("x", outdated.held)
     outdated.outdate()
@@ -667,7 +667,7 @@ def test_one_who_comes_is_not_granted_what_another_took(outdated: Outdated) -> N
     assert [h.nonce for h in record_of(outdated.other, "x").holders] == [outdated.waiting.nonce]
 
 
-def test_one_who_has_it_no_more_hands_nothing_over(outdated: Outdated) -> None:
+def test_a_former_holder_hands_nothing_over(outdated: Outdated) -> None:
     outdated.other.ask("x", Break(None, "because"))
     outdated.put_back()
     assert outdated.holder.release("x", outdated.held) == Gone("broken", "because")
@@ -676,7 +676,7 @@ def test_one_who_has_it_no_more_hands_nothing_over(outdated: Outdated) -> None:
     assert [waiter.nonce for waiter in record.queue] == [outdated.waiting.nonce]
 
 
-def test_one_who_was_handed_it_and_lost_it_is_not_told_that_it_has_it(outdated: Outdated) -> None:
+def test_a_successor_that_lost_it_is_not_notified_of_a_grant(outdated: Outdated) -> None:
     wanted = outdated.other.attempt(wait=True)
     outdated.waiter.ask("x", Withdraw(outdated.waiting.nonce))
     assert isinstance(outdated.other.ask("x", wanted), Queued)
@@ -697,7 +697,7 @@ def test_a_place_that_was_given_up_is_no_place(outdated: Outdated) -> None:
     assert record_of(outdated.other, "x").holders == ()
 
 
-def test_whoever_looks_is_told_what_is_stored(outdated: Outdated) -> None:
+def test_an_inspection_shows_what_is_stored(outdated: Outdated) -> None:
     outdated.holder.release("x", outdated.held)
     outdated.waiter.ask("x", outdated.waiting)
     outdated.put_back()

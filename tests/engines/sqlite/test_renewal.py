@@ -111,7 +111,7 @@ def test_places_in_the_queue_are_kept_by_the_same_row(client: Callable[[], One],
     assert waiter.renew_batch(("x", Refresh("nobody-1"))) == [Absent()]
 
 
-def test_who_watches_is_refreshed_in_good_time(client: Callable[[], One], clock: Clock) -> None:
+def test_a_watch_is_refreshed_in_good_time(client: Callable[[], One], clock: Clock) -> None:
     watcher, holder = client(), client()
     watcher.ask("x", Watch(f"{watcher.id}-w", watcher.id))
     for _ in range(28):
@@ -156,7 +156,7 @@ def test_a_late_renewal_brings_back_nothing_that_was_given_up_meanwhile(
     assert isinstance(other.ask("kept", other.attempt()), Busy)
 
 
-def test_what_somebody_else_holds_now_is_told_as_stolen(client: Callable[[], One], clock: Clock) -> None:
+def test_what_another_client_holds_now_is_reported_as_stolen(client: Callable[[], One], clock: Clock) -> None:
     holder, other = client(), client()
     attempt, _ = holder.hold("x", ttl=0.2)
     clock.passes(0.3)
@@ -320,7 +320,7 @@ def test_a_release_and_a_take_over_at_the_same_moment(
 # --- no longer there ------------------------------------------------------------------------------
 
 
-def test_one_whom_others_took_for_dead_is_told_so_and_begins_anew(
+def test_a_client_that_was_taken_for_dead_learns_it_and_begins_anew(
     path: Path, client: Callable[[], One]
 ) -> None:
     holder, other = client(), client()

@@ -78,7 +78,7 @@ def test_the_order_survives_the_end_of_the_numbers(first: int, count: int) -> No
     st.integers(0, 11),
     st.randoms(use_true_random=False),
 )
-def test_of_a_crowd_only_those_matter_who_are_near(
+def test_only_near_tickets_of_a_long_queue_matter(
     places: list[int], which: int, randomness: random.Random
 ) -> None:
     """The first, this one and the one before it, wherever the numbers began anew."""

@@ -78,7 +78,7 @@ def test_names_may_go_at_any_moment(tidy: ZooKeeper, connect: Connect, hold: Hol
     assert tokens == sorted(set(tokens))
 
 
-def test_who_was_seated_is_forgotten_with_the_numbers(
+def test_cached_tickets_are_forgotten_with_the_numbers(
     tidy: ZooKeeper, connect: Connect, hold: Hold, namespace: str
 ) -> None:
     """The numbers of a semaphore's tickets begin anew with its node; its limit stays."""
@@ -102,7 +102,7 @@ def test_who_was_seated_is_forgotten_with_the_numbers(
 # --- what a name is -------------------------------------------------------------------------------
 
 
-def test_of_two_who_make_a_name_different_things_one_is_refused(connect: Connect) -> None:
+def test_of_two_clients_that_make_a_name_different_kinds_one_is_refused(connect: Connect) -> None:
     ann, bob = connect(), connect()
     for number in range(12):
         name = f"x{number}"
@@ -168,7 +168,7 @@ def test_very_many_names(connect: Connect, hold: Hold, monkeypatch: pytest.Monke
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_a_value_whose_time_is_over_goes_with_whoever_looks(
+def test_an_expired_value_is_deleted_by_the_next_reader(
     connect: Connect, hold: Hold, admin: Admin, namespace: str
 ) -> None:
     client = connect()

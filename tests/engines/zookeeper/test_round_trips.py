@@ -78,7 +78,7 @@ def test_a_try_that_fails_puts_nothing(connect: Connect, hold: Hold, spy: Spy) -
     assert sent == [["Sync", "GetChildren2"], ["GetData"]], "a look, and who holds it"
 
 
-def test_a_waiter_is_told_once_and_looks_once(connect: Connect, hold: Hold, spy: Spy) -> None:
+def test_a_waiter_is_notified_once_and_looks_once(connect: Connect, hold: Hold, spy: Spy) -> None:
     """Of many who wait only the next one hears of a release."""
     client, other = connect(session_timeout=60), connect(session_timeout=60)
     first = hold(other.lock("x"))
@@ -104,7 +104,7 @@ def test_a_waiter_is_told_once_and_looks_once(connect: Connect, hold: Hold, spy:
         thread.join(20)
 
 
-def test_who_knows_that_it_has_to_wait_waits_twice_for_the_server(
+def test_a_client_that_knows_that_it_has_to_wait_waits_twice_for_the_server(
     connect: Connect, hold: Hold, spy: Spy
 ) -> None:
     """Once to put its ticket and see who is before it, once to watch that one and see if it is still so."""

@@ -17,7 +17,7 @@ def test_a_connection_counts_at_once() -> None:
     assert (clock.base, clock.age(103.0)) == (100.0, 3.0)
 
 
-def test_a_sign_of_life_counts_when_a_later_one_was_heard() -> None:
+def test_a_keep_alive_counts_when_a_later_one_was_confirmed() -> None:
     """Before that it may have died with the server that heard it."""
     clock = SessionClock()
     clock.connected(100.0, 10.0)
@@ -77,7 +77,7 @@ def test_what_counts_was_sent_and_confirmed(steps: list[tuple[float, bool]]) -> 
 
 
 @given(st.floats(min_value=0.001, max_value=1.0))
-def test_who_writes_often_is_relied_on_for_three_quarters_at_least(step: float) -> None:
+def test_a_session_that_writes_often_is_relied_on_for_three_quarters_at_least(step: float) -> None:
     clock = SessionClock()
     now = 100.0
     clock.connected(now, 10.0)

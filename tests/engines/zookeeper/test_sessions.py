@@ -129,7 +129,7 @@ def _secret(client: Client) -> tuple[str, bytes]:
     return session.session_id, session._client.client_id[1]
 
 
-def test_a_session_ended_from_outside_is_told_at_once(connect: Connect, hold: Hold, admin: Admin) -> None:
+def test_a_session_ended_from_outside_is_reported_at_once(connect: Connect, hold: Hold, admin: Admin) -> None:
     client, other = connect(session_timeout=60), connect()
     leases = [hold(client.lock("x")), hold(client.semaphore("y", 2)), hold(client.rwlock("z").read())]
     told: list[Lease] = []
@@ -153,7 +153,7 @@ def test_a_session_ended_from_outside_is_told_at_once(connect: Connect, hold: Ho
     assert leases[0].lost, "a new session revives nothing"
 
 
-def test_who_waits_when_its_session_is_ended_takes_a_new_place(
+def test_a_waiter_whose_session_is_ended_takes_a_new_place(
     connect: Connect, hold: Hold, admin: Admin
 ) -> None:
     client, other = connect(session_timeout=60), connect(session_timeout=60)

@@ -77,7 +77,7 @@ def test_locks_over_tls(server: Secure, connect: Connect, hold: Hold) -> None:
 
 # kazoo leaves a socket whose handshake failed to the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_who_cannot_show_a_certificate_or_does_not_trust(server: Secure, connect: Connect) -> None:
+def test_a_client_that_cannot_show_a_certificate_or_does_not_trust(server: Secure, connect: Connect) -> None:
     made = server.certificates
     url = f"zookeeper://{server.secure_address}"
     for options in ({"ca": made.authority}, {"tls": True, "cert": made.certificate, "key": made.key}):

@@ -10,6 +10,5 @@ ENGINES: Final = ("sqlite", "redis", "postgresql", "etcd", "zookeeper")
 DATABASES: Final = ("sqlite", "postgresql")
 FENCING: Final = ("import holdfast", "from holdfast import fencing")
 PAUSED: Final = (
-    "A holder that is paused past its lease goes on when it wakes up, until it looks: check() before "
-    "each step."
+    "A holder that is paused past its lease goes on when it wakes up: call check() before each step."
 )

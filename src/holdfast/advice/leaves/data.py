@@ -32,7 +32,7 @@ print("done now" if inserted else "was done before")
                 "Effects outside the database (a mail, a payment) are not in the transaction: pass the "
                 "key on to them."
             ),
-            "Keys need an end: delete those that no request can repeat any more.",
+            "Keys accumulate: delete those that no request can repeat any more.",
         ),
         "sql.md",
         imports=(),
@@ -46,8 +46,8 @@ print("done now" if inserted else "was done before")
         "idempotent-transaction",
         "An idempotency key in the transaction",
         ({"problem": ("request",), "effect": ("database",), "second": ("result",)},),
-        "The key, the effect and the result are committed together, or none of them is. Whoever sends the "
-        "request again gets the first result; another payload under the same key is a Conflict.",
+        "The key, the effect and the result are committed together, or none of them is. A repeated request "
+        "gets the first result; another payload under the same key is a Conflict.",
         DATABASES,
         """
 sql.create_idempotency_table(db)  # once, as a migration
@@ -62,7 +62,7 @@ print(attempt.result)
 """,
         (
             "Effects outside the database are not in the transaction: pass the key on to them.",
-            "A result is kept for so long (keep, a day); then the key is new again.",
+            "A result is kept for a limited time (keep, by default a day); after that the key is new again.",
         ),
         "idempotency.md",
         imports=("from holdfast import sql",),
@@ -76,8 +76,8 @@ print(attempt.result)
         "idempotent",
         "An idempotency key with a lease",
         ({"problem": ("request",), "effect": ("elsewhere",)},),
-        "The first one works, one that comes meanwhile waits, and everyone who comes later gets the stored "
-        "result in one round trip. If the first one dies, the next one takes over.",
+        "The first caller does the work. A second one waits meanwhile, and every later one gets the stored "
+        "result in one round trip. If the first caller dies, the next one takes over.",
         ENGINES,
         """
 @locks.idempotent(key=lambda order, amount: ("charge", order), fingerprint=lambda order, amount: amount)
@@ -91,8 +91,9 @@ print(charge(4711, 10))  # the same result, and nothing is charged
 """,
         (
             (
-                "A process that dies or pauses after its effect, and before its result is stored, leaves an "
-                "effect that the next one repeats: pass the key on to what can refuse it."
+                "If a process dies or pauses after its effect and before its result is stored, it leaves "
+                "an effect that the next one repeats: pass the key on to a system that can refuse a "
+                "repetition."
             ),
             "An engine that forgets its data forgets the results.",
         ),
@@ -104,8 +105,8 @@ print(charge(4711, 10))  # the same result, and nothing is charged
         "cell",
         "Compare-and-swap on a cell",
         ({"problem": ("value",)},),
-        "A write names the version that it replaces, and is refused if another one came first. "
-        "Nobody waits, and a paused writer delays nobody.",
+        "A write names the version that it replaces, and is refused if another write came first. No writer "
+        "waits, and a paused writer delays no other one.",
         ENGINES,
         """
 cell = locks.cell("settings")
@@ -116,7 +117,7 @@ print(cell.get(), hits.add())
 """,
         (
             "The function of update() runs again after a conflict: it must do nothing but compute.",
-            "A value has 64 KiB at most, and many writers of one hot value try often.",
+            "A value has 64 KiB at most, and many writers of one busy value need many tries.",
             "An engine that forgets its data forgets the value.",
         ),
         "cells.md",
@@ -128,8 +129,8 @@ print(cell.get(), hits.add())
         "single-statement",
         "One statement that decides and writes",
         ({"problem": ("rows",), "statement": ("yes",)},),
-        "The database makes the condition and the change one step. There is nothing to lock, to "
-        "retry or to lose.",
+        "The database makes the condition and the change one step. Nothing has to be locked or retried, "
+        "and no update is lost.",
         DATABASES,
         """
 sold = optimistic.decrement_if_available(db, "stock", {"item": "lamp"}, "quantity")
@@ -137,8 +138,8 @@ db.commit()
 print("sold" if sold else "sold out")
 """,
         (
-            "It is the transaction that counts: until it is committed, others wait for the row.",
-            "A request that is sent twice is two decrements: see a unique key.",
+            "The transaction decides: until it is committed, other writers wait for the row.",
+            "A request that is sent twice decrements twice: see a unique key.",
         ),
         "sql.md",
         imports=("from holdfast import optimistic",),
@@ -161,8 +162,8 @@ with db.transaction():
     db.execute("UPDATE stock SET version = version + 1")
 """,
         (
-            "It excludes those who take the same name, in this database, and nobody else.",
-            "A long transaction keeps PostgreSQL from cleaning up, and a connection of the pool.",
+            "It excludes only clients that take the same name in this database.",
+            "A long transaction keeps PostgreSQL from vacuuming, and occupies a connection of the pool.",
         ),
         "sql.md",
         imports=("from holdfast import sql",),
@@ -174,10 +175,10 @@ with db.transaction():
     ),
     Leaf(
         "optimistic",
-        "Optimistic: write only if nobody wrote meanwhile",
+        "Optimistic: write only if no other writer was first",
         ({"problem": ("rows",), "statement": ("no",), "row": ("yes",), "contention": ("seldom",)},),
-        "Nothing is locked while one decides, however long that takes. Who comes second reads and "
-        "decides again.",
+        "No lock is held during the decision, however long it takes. The writer that comes second reads "
+        "and decides again.",
         DATABASES,
         """
 @optimistic.optimistic(retries=5)
@@ -194,8 +195,8 @@ def sell() -> None:
 sell()
 """,
         (
-            "Every writer has to go this way: an UPDATE that leaves the version alone is not noticed.",
-            "The more of them meet, the more is decided for nothing: see the measured curve.",
+            "Every writer has to use it: an UPDATE that does not change the version is not noticed.",
+            "The more writers meet, the more decisions are wasted: see the measured curve.",
             "End the transaction before the pause after a conflict, or its locks stop the others.",
         ),
         "sql.md",
@@ -218,8 +219,8 @@ sell()
                 "length": ("short",),
             },
         ),
-        "The others wait, and nothing is decided for nothing. The lock ends with the transaction, "
-        "also when the client dies.",
+        "Other writers wait, and no decision is wasted. The lock ends with the transaction, also when the "
+        "client dies.",
         DATABASES,
         """
 def sell(db) -> None:
@@ -232,7 +233,7 @@ sql.retry_transaction(sell, db)
 """,
         (
             "Several rows: lock them in one order everywhere, or transactions wait for each other.",
-            "No call to another service inside: all others wait for it, too.",
+            "Do not call another service inside: all other writers wait for it, too.",
             (
                 "A client that hangs keeps the row until the server notices: "
                 "idle_in_transaction_session_timeout."
@@ -251,7 +252,7 @@ sql.retry_transaction(sell, db)
         "A stream of events",
         ({"problem": ("history",)},),
         "Each decision is appended at the version that it was based on, and refused if another one came "
-        "first. Nobody waits for a lock, and the history says how it came about.",
+        "first. No writer waits for a lock, and the history shows how the state came about.",
         DATABASES,
         """
 while True:
@@ -259,7 +260,7 @@ while True:
     for event in store.read("account-7"):
         amount, version = amount + event.data["amount"], event.version
     if amount >= 1000:
-        break  # a rule that holds, whoever appends at the same moment
+        break  # this rule holds even if others append at the same moment
     try:
         store.append("account-7", [{"type": "deposited", "amount": 600}], expected_version=version)
     except Conflict:
@@ -268,8 +269,8 @@ print("balance", amount)
 """,
         (
             "A rule over several streams is not protected by the version of one of them.",
-            "Many writers of one hot stream decide again and again.",
-            "What an event sets off outside the database may happen twice: make it one that may.",
+            "Many writers of one busy stream have to decide again and again.",
+            "An effect of an event outside the database may happen twice: make it repeatable.",
         ),
         "events.md",
         imports=("from holdfast import Conflict, events",),

@@ -23,7 +23,7 @@ GUARDS: Final = (
                 "length": ("long",),
             },
         ),
-        "The lock is held while a person or another service decides, and no transaction is. The "
+        "The lock is held while a person or another service decides, and no transaction is open. The "
         "database refuses the write of a holder that lost the lock without noticing.",
         ENGINES,
         """
@@ -159,8 +159,8 @@ with locks.lock("orders", ttl=30, timeout=5) as lease:
     print(headers)  # send them with each request; FencingMiddleware checks them at the other side
 """,
         (
-            "The check is worth what the service does with it: in the same transaction as the write.",
-            "Answers get lost: the request has to be one that may arrive twice.",
+            "The check is only safe in the same transaction as the write.",
+            "Replies get lost, so it must be safe if the request arrives twice.",
         ),
         "fencing-files-and-http.md",
         imports=FENCING,
@@ -171,9 +171,9 @@ with locks.lock("orders", ttl=30, timeout=5) as lease:
         "lock-and-idempotent-effect",
         "A lock that ends before its lease, and an effect that may come twice",
         ({"problem": ("section",), "stakes": ("correctness",), "checks": ("nothing",)},),
-        "No lock can do it alone where nothing checks: a pause between the last look and the effect "
-        "is always possible. The lock makes that rare; make the effect one that may come twice, or "
-        "put what can check before it.",
+        "No lock is enough if nothing checks its token: a pause between the last check and the effect is "
+        "always possible. The lock makes two effects rare. Make the effect repeatable, or put a service "
+        "that checks tokens in front of it.",
         ENGINES,
         """
 with locks.lock("valve", ttl=30, timeout=5, max_hold=300) as lease:
@@ -182,7 +182,7 @@ with locks.lock("valve", ttl=30, timeout=5, max_hold=300) as lease:
 """,
         (
             "Two effects at once remain possible, though rare: " + PAUSED,
-            "A process that hangs keeps the lock until max_hold, and its effect may still come afterwards.",
+            "A process that hangs holds the lock until max_hold, and its effect may still come afterwards.",
         ),
         "fencing.md",
         others="wait in order",

@@ -14,8 +14,8 @@ LOCKS: Final = (
         "lock",
         "A lock with a lease",
         ({"problem": ("section",), "stakes": ("efficiency",), "holders": ("one",)},),
-        "One at a time, in order, and a crash does not keep it for ever. Whatever is left over is "
-        "work done twice.",
+        "Holders come one at a time, in order, and a crash does not block the lock for ever. In the worst "
+        "case, work is done twice.",
         (*ENGINES, "redlock"),
         """
 with locks.lock("report", ttl=30, timeout=5) as lease:
@@ -35,7 +35,7 @@ with locks.lock("report", ttl=30, timeout=5) as lease:
         "rwlock",
         "A reader/writer lock",
         ({"problem": ("section",), "stakes": ("efficiency",), "holders": ("readers",)},),
-        "Readers share, a writer is alone, and a stream of readers does not keep writers out.",
+        "Readers share the lock, a writer has it alone, and a stream of readers does not keep writers out.",
         ENGINES,
         """
 catalogue = locks.rwlock("catalogue", ttl=30, timeout=5)
@@ -53,13 +53,13 @@ with catalogue.write() as lease:
         "semaphore",
         "A semaphore",
         ({"problem": ("section",), "stakes": ("efficiency",), "holders": ("several",)},),
-        "So many at once; the permit of one that crashed comes back.",
+        "A fixed number of holders at once; the permit of a holder that crashed comes back.",
         ENGINES,
         """
 with locks.semaphore("transcoding", 3, ttl=30, timeout=5) as lease:
     print("one of three, with token", lease.token)
 """,
-        (PAUSED, "All have to declare the same limit; resize() changes it for all."),
+        (PAUSED, "All users have to declare the same limit; resize() changes it for all."),
         "guide.md",
         others="wait for a permit",
         crash="a permit until its lease ends",
@@ -68,8 +68,8 @@ with locks.semaphore("transcoding", 3, ttl=30, timeout=5) as lease:
         "multilock",
         "Several locks at once",
         ({"problem": ("together",), "known": ("yes",)},),
-        "All of them or none, in one order that all callers share, so that they cannot deadlock. To lose "
-        "one is to lose all.",
+        "All locks are acquired or none, in one order that all callers share, so that they cannot "
+        "deadlock. Losing one is losing all.",
         (*ENGINES, "redlock"),
         """
 with locks.all("account-7", "account-2", ttl=30, timeout=10) as leases:
@@ -81,8 +81,8 @@ with locks.all("account-7", "account-2", ttl=30, timeout=10) as leases:
                 "A thread that holds another lock already, and then calls all(), can still be in a deadlock: "
                 'take everything with one call, or give deadlock="raise".'
             ),
-            "Each name has a token of its own: give each guard the lease of what it guards.",
-            "A long wait holds what comes first in the order: a timeout limits it.",
+            "Each name has a token of its own: give each guard the lease of the resource that it guards.",
+            "A long wait holds the locks that come first in the order: a timeout limits this.",
         ),
         "multilock.md",
         others="wait, in order but on redlock",
@@ -92,13 +92,13 @@ with locks.all("account-7", "account-2", ttl=30, timeout=10) as leases:
         "one-by-one",
         "Locks one by one, with a way out of a deadlock",
         ({"problem": ("together",), "known": ("no",)},),
-        "Two who take two locks in opposite orders wait for each other. Where no order can be kept, the "
-        "waiters find that out, and one of them gives up and begins again.",
+        "Two callers that take two locks in opposite orders wait for each other. If no order can be kept, "
+        "the waiters detect this, and one of them gives up and begins again.",
         ENGINES,
         """
 def move(source: str) -> None:
     with locks.lock(source, ttl=30) as first:
-        target = "shelf-2"  # what is read here says which one comes next
+        target = "shelf-2"  # what is read here decides which lock comes next
         with locks.lock(target, ttl=30, deadlock="raise") as second:
             first.check()
             print("both are held, with tokens", first.token, second.token)
@@ -113,8 +113,8 @@ for _ in range(5):
 """,
         (
             "A deadlock is found after a second of waiting, among locks of one engine and namespace.",
-            "What was done under the first lock has to be undone, or to bear being done again.",
-            "holdfast.lockorder finds in tests which orders contradict each other, though nothing hung.",
+            "The work under the first lock has to be undone, or has to be repeatable.",
+            "In tests, holdfast.lockorder finds contradicting orders even if no deadlock happened.",
         ),
         "deadlocks.md",
         others="wait in order; one of a deadlock gives up",

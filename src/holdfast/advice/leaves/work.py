@@ -15,8 +15,8 @@ WORK: Final = (
         "A queue in your own database",
         ({"problem": ("items",), "share": ("task",)},),
         "A job is put in the transaction that it belongs to, and finished in the transaction that has its "
-        "effects: these happen exactly once. Workers do not wait for each other, and a job whose worker died "
-        "goes to the next one.",
+        "effects, so they happen exactly once. Workers do not wait for each other, and a job whose worker "
+        "died goes to the next one.",
         DATABASES,
         """
 queue.install()  # once; otherwise the first call does
@@ -30,7 +30,7 @@ for job in queue.claim("pack", lease=30):
 """,
         (
             (
-                "Effects outside the database may come twice: hand job.token to a guard, or make them "
+                "Effects outside the database may come twice: pass job.token to a guard, or make them "
                 "repeatable."
             ),
             "A worker that does not extend its lease in time loses the job, though it still works on it.",
@@ -62,8 +62,11 @@ with ownership.join(locks, "orders", partitions=8) as member:
     print("customer-7 is ours, with token", lease.token)
 """,
         (
-            "An owner that is paused past its lease is not alone: give its token to what it writes to.",
-            "While a partition moves nobody owns it: until the old owner stops (drain), or its ttl ends.",
+            (
+                "An owner that is paused past its lease may not be alone: let the storage that it writes to "
+                "check its token."
+            ),
+            "While a partition moves it has no owner: until the old owner stops (drain), or its ttl ends.",
             "The number of partitions can change only while the group has no members.",
         ),
         "ownership.md",
@@ -75,8 +78,8 @@ with ownership.join(locks, "orders", partitions=8) as member:
         "actor",
         "An actor for each item",
         ({"problem": ("items",), "share": ("messages",)},),
-        "Each item has a mailbox, and handles one message at a time in the whole cluster. What a message "
-        "changes, what it sends and its end are one transaction, so there is nothing to lock.",
+        "Each item has a mailbox, and handles one message at a time in the whole cluster. The changes of a "
+        "message, the messages that it sends and its end are one transaction, so no lock is needed.",
         DATABASES,
         """
 system = actors.System(None, queue)
@@ -92,7 +95,7 @@ class Account:
         return self.balance
 
 
-system.tell("account", "7", "deposit", amount=100)  # by anybody
+system.tell("account", "7", "deposit", amount=100)  # by any process
 system.run(until_idle=True)  # in any number of processes; without until_idle it goes on
 print(system.state("account", "7"))
 """,
@@ -113,8 +116,8 @@ print(system.state("account", "7"))
         "job",
         "A job that one of many servers runs",
         ({"problem": ("schedule",)},),
-        "Every server asks, and one runs. The job remembers its last run, so a server that comes late does "
-        "not run it again, and a run that was missed is noticed.",
+        "Every server asks, and one runs the job. The job remembers its last run, so a server that comes "
+        "late does not run it again, and a missed run is noticed.",
         ENGINES,
         """
 job = locks.job("invoices", every=3600, at_most=600)
@@ -126,11 +129,11 @@ print(job.last.state, job.last.result)
 """,
         (
             (
-                "A server that dies in the middle leaves a run without an end: on_crash says whether it is "
-                "repeated (at least once) or left (at most once)."
+                "If a server dies in the middle, its run has no end: on_crash says whether the run is "
+                "repeated (at least once) or not (at most once)."
             ),
             PAUSED,
-            "Somebody has to ask: a job does not start itself when no server comes up.",
+            "A server has to ask: a job does not start by itself if no server comes up.",
         ),
         "jobs.md",
         others="skip this run",
@@ -140,8 +143,8 @@ print(job.last.state, job.last.result)
         "election",
         "A leader, elected",
         ({"problem": ("role",)},),
-        "One of the candidates leads for as long as it lives and renews its lease; everyone can ask who "
-        "leads. When it dies another one is elected, with a higher number of its term.",
+        "One of the candidates leads for as long as it lives and renews its lease; every client can ask "
+        "who leads. When it dies, another one is elected, for a term with a higher number.",
         (*ENGINES, "redlock"),
         """
 election = locks.election("scheduler", b"host-1:8080")
@@ -151,8 +154,8 @@ with election.campaign(timeout=30) as leadership:
 """,
         (
             PAUSED,
-            "Between the death of a leader and the next term there is none: the ttl bounds that.",
-            "The number of the term is a fencing token: have what the leader writes to check it.",
+            "Between the death of a leader and the next term there is no leader: the ttl limits this time.",
+            "The number of the term is a fencing token: let the storage that the leader writes to check it.",
         ),
         "election.md",
         others="wait to be elected, and can ask who leads",

@@ -21,8 +21,7 @@ from .keys import Keys
 from .notifications import OpenWatchStream, Receive, SessionEvents, Watcher
 from .routing import ClusterChannel
 from .rpc import RpcError, UnaryCall, WatchCall
-from .store import EtcdStore
-from .threads import CLOSE_SECONDS
+from .store import CLOSE_SECONDS, EtcdStore
 
 __all__ = ["EtcdAsyncio"]
 

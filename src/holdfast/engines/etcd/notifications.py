@@ -238,7 +238,7 @@ class SessionEvents:
         """Read what happened while no watch was set."""
         self.unread = False
         known = [session.id for session in self._client.open_sessions()]  # before the living ones are read
-        ended, living = await self._store.news()
+        ended, living = await self._store.missed_events()
         for nonce in ended:
             self.ended(nonce)
         for lease in known:

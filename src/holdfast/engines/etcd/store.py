@@ -9,6 +9,7 @@ import secrets
 from typing import Any, Final
 
 from ...core.effects import NotApplied, OutcomeUnknown
+from ...errors import EngineUnavailable
 from ...protocols.tickets.codec import (
     decode_note,
     encode_config,
@@ -44,7 +45,10 @@ from .txn import (
     txn,
 )
 
-__all__ = ["EtcdStore", "seconds_for"]
+__all__ = ["CLOSE_SECONDS", "EtcdStore", "seconds_for"]
+
+CLOSE_SECONDS: Final = 1.0
+"""How long closing a client waits for its sessions to be revoked; they expire by themselves."""
 
 LIMIT_KEPT_SECONDS: Final = 366 * 86_400.0
 """How long a semaphore's changed limit is remembered."""
@@ -78,20 +82,30 @@ class EtcdStore:
         self._retention = Retention(keys.names, channel)
         self._templates: dict[tuple[object, ...], TxnTemplate] = {}
         self.leases: dict[int, float] = {}
-        """The client's own sessions, and the length of each."""
+        """The client's own sessions that exist, or may exist, and the length of each."""
+        self._requested: set[int] = set()
+        """The sessions for which a request may have reached etcd."""
 
     # --- sessions -------------------------------------------------------------------------------
 
     async def open_session(self, seconds: float, generation: int) -> OpenedSession:
         """The id is computed, so that a repeated request finds the same session after a lost reply."""
         lease = lease_id(self.client, seconds, generation)
-        self.leases[lease] = seconds
-        fresh = True
+        self.leases.setdefault(lease, seconds)
+        fresh, unsent = True, False
         try:
             granted = await self._call("LeaseGrant", wire.LeaseGrantRequest(TTL=int(seconds), ID=lease))
             self.leases[lease] = seconds = float(granted.TTL)
         except LeaseExistsError:
             fresh = False
+        except (NotApplied, EngineUnavailable) as error:
+            unsent = isinstance(error, NotApplied) or error.nothing_was_sent
+            raise
+        finally:
+            if not unsent:
+                self._requested.add(lease)
+            elif lease not in self._requested:  # then closing the client has nothing to revoke
+                self.leases.pop(lease, None)
         try:
             await self._call("Put", wire.PutRequest(key=self.keys.session(self.client, lease), lease=lease))
         except LeaseNotFoundError:
@@ -130,6 +144,7 @@ class EtcdStore:
             with contextlib.suppress(LeaseNotFoundError):  # it has ended already
                 await self._call("LeaseRevoke", wire.LeaseRevokeRequest(ID=lease))
             self.leases.pop(lease, None)
+            self._requested.discard(lease)
 
     # --- tickets --------------------------------------------------------------------------------
 
@@ -170,8 +185,8 @@ class EtcdStore:
         if template.reads:
             view = counted_view_of(template.folder, answer.responses)
             return view._replace(config=view.config or template.config, newest_token=newest_token)
-        mine = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
-        return LockView(template.config, (mine,), None, newest_token)
+        own = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
+        return LockView(template.config, (own,), None, newest_token)
 
     def _template(
         self, name: str, kind: str, mode: str, declared: int, is_new: bool, alone: bool
@@ -188,16 +203,16 @@ class EtcdStore:
 
     async def _completed(self, name: str, view: LockView, ticket: Ticket) -> LockView:
         """Where the attempt's ticket existed already, the ticket before it is wanted, too."""
-        mine = find(view.tickets, ticket.nonce)
-        if ticket.kind != "lock" or mine is None or mine is view.tickets[0]:
+        own = find(view.tickets, ticket.nonce)
+        if ticket.kind != "lock" or own is None or own is view.tickets[0]:
             return view
-        return await self.read_queue(name, ticket.nonce, "lock", mine.order)
+        return await self.read_queue(name, ticket.nonce, "lock", own.order)
 
     async def read_queue(
         self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
     ) -> LockView:
         folder = self.keys.folder(name)
-        compare, still = [], []
+        compare, shorter_reads = [], []
         if kind != "lock":
             success = [span(folder, end_of(folder))]
             if nonce:
@@ -207,15 +222,17 @@ class EtcdStore:
             success = [get(folder + KIND), first(tickets, end_of(tickets))]
         else:
             tickets = folder + TICKETS
-            mine = [get(self.keys.note(nonce)), get(self.keys.ticket(folder, "exclusive", nonce))]
-            success = [*read_name(folder, "lock"), *mine, last(tickets, end_of(tickets), 1, order)]
+            own = [get(self.keys.note(nonce)), get(self.keys.ticket(folder, "exclusive", nonce))]
+            success = [*read_name(folder, "lock"), *own, last(tickets, end_of(tickets), 1, order)]
             if behind is not None:
                 # To find the first ticket etcd sorts all of them: avoid that while the ticket before is
                 # known.
                 handle: Handle = behind.handle
                 compare = [created_at(handle.key, handle.created)]
-                still = [get(folder + KIND), get(folder + LIMIT), *mine, get(handle.key)]
-        answer = await self._call("Txn", txn(compare, still, success) if compare else txn([], success, []))
+                shorter_reads = [get(folder + KIND), get(folder + LIMIT), *own, get(handle.key)]
+        answer = await self._call(
+            "Txn", txn(compare, shorter_reads, success) if compare else txn([], success, [])
+        )
         view = counted_view_of(folder, answer.responses)
         me = find(view.tickets, nonce)
         if kind == "lock" and me is not None and me.order != order:
@@ -227,11 +244,11 @@ class EtcdStore:
         return tickets
 
     async def remove(
-        self, name: str, nonce: str, mode: str, order: int = 0, bury: int | None = None
+        self, name: str, nonce: str, mode: str, order: int = 0, tombstone_session: int | None = None
     ) -> Removed:
         key = self.keys.ticket(self.keys.folder(name), mode, nonce)
-        if bury is not None:
-            return await self._bury(key, self.keys.note(nonce), nonce, bury)
+        if tombstone_session is not None:
+            return await self._replace_by_tombstone(key, self.keys.note(nonce), nonce, tombstone_session)
         if order:
             answer = await self._call("Txn", txn([created_at(key, order)], [delete(key)], []))
             return Removed(answer.succeeded)
@@ -240,9 +257,9 @@ class EtcdStore:
             return Removed(True)
         return Removed(False, await self.read_note(nonce))
 
-    async def _bury(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
-        said = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
-        success = [delete(key), put(note, said, session)]
+    async def _replace_by_tombstone(self, key: bytes, note: bytes, nonce: str, session: int) -> Removed:
+        written = encode_note(Tombstone(nonce, "withdrawn", "", 0.0))
+        success = [delete(key), put(note, written, session)]
         try:
             answer = await self._call("Txn", txn([absent(note)], success, [delete(key), get(note)]))
         except LeaseNotFoundError:
@@ -258,10 +275,10 @@ class EtcdStore:
         """One by one: a ticket that has gone meanwhile is not among those returned."""
         evicted: list[str] = []
         for ticket in tickets:
-            said = encode_note(Tombstone(ticket.nonce, "broken", reason, 0.0))
+            written = encode_note(Tombstone(ticket.nonce, "broken", reason, 0.0))
             note = self.keys.note(ticket.nonce, ticket.client)
             kept = await self._retention.lease(ticket.ttl + BROKEN_KEPT_SECONDS)
-            success = [delete(ticket.handle.key), put(note, said, kept)]
+            success = [delete(ticket.handle.key), put(note, written, kept)]
             there = created_at(ticket.handle.key, ticket.handle.created)
             try:
                 answer = await self._kept_txn([there], success)
@@ -338,13 +355,13 @@ class EtcdStore:
 
     async def set_config(self, name: str, seen: LockConfig | None, config: LockConfig) -> LockView | None:
         folder = self.keys.folder(name)
-        says = kind_bytes(config.kind, config.declared)
+        kind_value = kind_bytes(config.kind, config.declared)
         success = []
         if seen is None:
             compare = [absent(folder + KIND)]
-            success.append(put(folder + KIND, says, await self._retention.lease(RETENTION_SECONDS)))
+            success.append(put(folder + KIND, kind_value, await self._retention.lease(RETENTION_SECONDS)))
         else:
-            compare = [has_value(folder + KIND, says)]
+            compare = [has_value(folder + KIND, kind_value)]
             limit = folder + LIMIT
             compare.append(absent(limit) if _as_declared(seen) else has_value(limit, encode_config(seen)))
         if _as_declared(config):
@@ -391,7 +408,7 @@ class EtcdStore:
 
     # --- events about this client ----------------------------------------------------------------------
 
-    async def news(self) -> tuple[list[str], list[int]]:
+    async def missed_events(self) -> tuple[list[str], list[int]]:
         """After a time without a watch: the attempts that were ended from outside, and the living
         sessions."""
         start = self.keys.client(self.client)

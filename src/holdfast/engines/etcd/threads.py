@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from _thread import start_new_thread
-from typing import Any, Final
+from typing import Any
 
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...engine_api import AdapterContext
@@ -20,14 +20,11 @@ from .keys import Keys
 from .notifications import OpenWatchStream, Receive, SessionEvents, Watcher
 from .routing import ClusterChannel
 from .rpc import UnaryCall, WatchCall
-from .store import EtcdStore
+from .store import CLOSE_SECONDS, EtcdStore
 
-__all__ = ["CLOSE_SECONDS", "EtcdThreads"]
+__all__ = ["EtcdThreads"]
 
 log = logging.getLogger("holdfast")
-
-CLOSE_SECONDS: Final = 1.0
-"""How long closing a client waits for its sessions to be revoked; they expire by themselves."""
 
 
 class EtcdThreads:

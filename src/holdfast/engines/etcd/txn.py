@@ -127,11 +127,11 @@ class TxnTemplate:
         self.folder = folder
         self._tickets = Keys.ticket(folder, mode, "")
         self.config = LockConfig(kind, declared, declared)
-        says = kind_bytes(kind, declared)
+        kind_value = kind_bytes(kind, declared)
         compare = [
             absent(b""),
             absent(b""),
-            absent(folder + KIND) if is_new else has_value(folder + KIND, says),
+            absent(folder + KIND) if is_new else has_value(folder + KIND, kind_value),
         ]
         alone = alone and mode != "permit"
         if alone:
@@ -140,7 +140,7 @@ class TxnTemplate:
         reads = _after(folder, kind, mode, alone)
         self.reads = bool(reads)
         """Whether other tickets may exist."""
-        success = [put(folder + KIND, says, 0), put(b"", b"", 0), *reads]
+        success = [put(folder + KIND, kind_value, 0), put(b"", b"", 0), *reads]
         if is_new:
             success.append(delete(folder + LIMIT))
         self._txn = txn(compare, success, [get(b""), get(b""), *read_name(folder, kind)])

@@ -59,7 +59,8 @@ class Connections:
         connection = RespSocket(open_socket(address, self._config.sentinel_tls, seconds), address, seconds)
         try:
             credentials = self._config.sentinel_login.credentials()
-            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT)
+            has_tls = self._config.sentinel_tls is not None
+            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT, has_tls)
         finally:
             connection.close()
 

@@ -94,7 +94,8 @@ class Connections:
         connection = await open_stream(RespStream, address, self._config.sentinel_tls, seconds)
         try:
             credentials = await _credentials(self._config.sentinel_login)
-            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT)
+            has_tls = self._config.sentinel_tls is not None
+            return await query_once(connection, credentials, self._client, payload, PERMISSION_HINT, has_tls)
         finally:
             connection.close()
 

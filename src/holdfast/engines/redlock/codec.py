@@ -160,8 +160,8 @@ def _release(space: Keyspace, name: str, ask: node.Release) -> PackedRequest:
     kept = space.command_parts.get(shape)
     if kept is None:
         linger = _number(ask.linger)
-        anybody = _script_without_mark("release", (space.key_of(name),), (b"", linger)).before_mark
-        kept = anybody[: -len(bulk(b"") + bulk(linger))], bulk(linger)
+        without_owner = _script_without_mark("release", (space.key_of(name),), (b"", linger)).before_mark
+        kept = without_owner[: -len(bulk(b"") + bulk(linger))], bulk(linger)
         _remember_parts(space, shape, kept)
     whole = b"%b$%d\r\n%b\r\n%b" % (kept[0], len(owner), owner, kept[1])
     return _new(PackedRequest, (whole, None, 1, 1, b":1\r\n", _KEPT_ALONE))

@@ -60,12 +60,14 @@ async def perform_handshake(
             await _reply_to(connection, select, permission_hint)
         _check_server(server, config, connection.address)
     except OutcomeUnknown as error:
-        raise _handshake_error(str(error), connection.address, config.tls is not None) from None
+        tls = "rediss://" if config.deployment == "single" else "ssl=true"
+        raise _handshake_error(str(error), connection.address, "" if config.tls else tls) from None
 
 
-def _handshake_error(reason: str, address: Address, has_tls: bool) -> Exception:
-    """The error where no readable reply came. No request was sent."""
-    hint = "" if has_tls else ": does it want TLS (rediss://)?"
+def _handshake_error(reason: str, address: Address, tls: str) -> NotApplied | EngineUnavailable:
+    """The error where no readable reply came. No request was sent. ``tls``: how TLS is turned on; empty: it
+    is."""
+    hint = f": does it want TLS ({tls})?" if tls else ""
     if "Protocol error" in reason:
         return EngineUnavailable(
             f"{address} does not speak Redis' protocol, is it the right port{hint or '?'}"
@@ -74,14 +76,20 @@ def _handshake_error(reason: str, address: Address, has_tls: bool) -> Exception:
 
 
 async def query_once(
-    connection: Connection, credentials: Credentials, client: str, payload: bytes, permission_hint: str
+    connection: Connection,
+    credentials: Credentials,
+    client: str,
+    payload: bytes,
+    permission_hint: str,
+    has_tls: bool,
 ) -> Any:
-    """Log in and send one query."""
+    """Log in at a Sentinel and send one query. That it cannot answer may pass: there are others."""
     try:
         await _log_in(connection, credentials, client, permission_hint)
         return (await connection.exchange(payload, 1))[0]
     except OutcomeUnknown as error:
-        raise NotApplied(str(error)) from None
+        tls = "" if has_tls else "ssl=true"
+        raise NotApplied(str(_handshake_error(str(error), connection.address, tls))) from None
 
 
 async def _log_in(

@@ -18,10 +18,10 @@ import contextlib
 import logging
 import os
 import struct
-from hashlib import blake2b
 from typing import Final
 from zlib import crc32
 
+from ...core.hashing import blake2b
 from .side_directory import SideDirectory
 
 __all__ = ["NAME", "SharedRecordCache"]

@@ -268,11 +268,11 @@ class NotificationListener:
         while not self._closing and (poller := self._poller) is not None:
             probing = len(self._clients) < len(self._watches)
             for fd, _ in poller.poll(PROBE_SECONDS * unit if probing else None):
-                self._heard(fd)
+                self._handle_input(fd)
             if probing:
                 self._probe_all()
 
-    def _heard(self, fd: int) -> None:
+    def _handle_input(self, fd: int) -> None:
         client = self._clients.get(fd)
         if client is not None:
             self._report_death(client)
@@ -323,8 +323,8 @@ class NotificationListener:
     def _close_poller(self) -> None:
         self_pipe, self._self_pipe = self._self_pipe, None
         poller, self._poller = self._poller, None
-        hearing, self.notification_reader = self.notification_reader, None
-        for each in (self_pipe, hearing):
+        reader, self.notification_reader = self.notification_reader, None
+        for each in (self_pipe, reader):
             if each is not None:
                 each.close()
         if poller is not None and HAS_EPOLL:

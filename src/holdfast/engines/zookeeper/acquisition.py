@@ -2,7 +2,7 @@
 
 Every creation also writes to the node of the kind. So the version of that node shows whether a ticket was
 created since it was last read; removals do not matter. A try-lock creates its ticket on the condition that
-the version is still the one at which no ticket blocked it: a failed try leaves no trace and blocks nobody. If
+the version is still the one at which no ticket blocked it: a failed try leaves no trace and blocks no one. If
 the version is that at which this client left the name empty, no read is needed.
 """
 
@@ -57,21 +57,23 @@ class TicketCreation:
         cached = self._cache.add(ticket.nonce, folder, session)
         view: LockView | None = None
         if not alone:
-            view = await self._behind(name, cached, ticket, declared)
+            view = await self._create_in_queue(name, cached, ticket, declared)
         else:
             left = self._cache.version_when_emptied(folder)
             if left is not None:
                 empty = LockView(LockConfig(ticket.kind, declared, declared))
-                view = await self._beside(name, cached, ticket, left, empty)
+                view = await self._create_if_unchanged(name, cached, ticket, left, empty)
                 if view is None:
                     self._cache.mark_shared(folder)
             if view is None:
-                view = await self._if_nobody_is_in_the_way(name, cached, ticket, declared)
+                view = await self._create_if_unblocked(name, cached, ticket, declared)
         if cached.ticket is None:
             self._cache.forget(ticket.nonce)
         return view
 
-    async def _behind(self, name: str, cached: CachedTicket, ticket: Ticket, declared: int) -> LockView:
+    async def _create_in_queue(
+        self, name: str, cached: CachedTicket, ticket: Ticket, declared: int
+    ) -> LockView:
         """Create the ticket and read the tickets before it."""
         put = self._put(cached, ticket, ANY_VERSION)
         requests = [put, *self._reader.requests(name, cached.folder, ticket.kind)]
@@ -89,7 +91,7 @@ class TicketCreation:
                 return await self._reader.view(cached.session, name)  # the name has another kind
         raise NotApplied("the nodes of a name come and go too quickly")
 
-    async def _if_nobody_is_in_the_way(
+    async def _create_if_unblocked(
         self, name: str, cached: CachedTicket, ticket: Ticket, declared: int
     ) -> LockView:
         for _ in range(ATTEMPTS):
@@ -107,12 +109,12 @@ class TicketCreation:
             last = ticket._replace(order=view.tickets[-1].order + 1 if view.tickets else 1)
             if blockers(view.tickets, last, view.config or LockConfig(ticket.kind)):
                 return view
-            put = await self._beside(name, cached, ticket, seen, view)
+            put = await self._create_if_unchanged(name, cached, ticket, seen, view)
             if put is not None:
                 return put
         raise NotApplied("other tickets come and go too quickly")
 
-    async def _beside(
+    async def _create_if_unchanged(
         self, name: str, cached: CachedTicket, ticket: Ticket, seen: KindVersion, view: LockView
     ) -> LockView | None:
         """Create the ticket beside those that were read; None: another ticket was created since."""

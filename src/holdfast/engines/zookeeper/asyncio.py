@@ -18,8 +18,7 @@ from .config import Config
 from .effects import AwaitConnected, RequestTimeoutError, SendRequests
 from .keys import Paths
 from .session import Answer
-from .store import ZooKeeperStore
-from .threads import CLOSE_SECONDS
+from .store import CLOSE_SECONDS, ZooKeeperStore
 
 __all__ = ["ZooKeeperAsyncio"]
 
@@ -88,7 +87,8 @@ class ZooKeeperAsyncio:
         ended = []
         for session in self.store.pool.all():
             future, set_result = _reply()
-            ended.append(future)
+            if session.session_id:  # otherwise no server has established it: there is nothing to wait for
+                ended.append(future)
             session.end(set_result)
         if ended:
             _, pending = await asyncio.wait(ended, timeout=CLOSE_SECONDS)

@@ -17,7 +17,7 @@ GUARANTEES: Final = Guarantees(
         "an older backup"
     ),
     fifo="always, among all clients; fair=False is accepted and changes nothing",
-    crash_release="after session_timeout, 30 s unless told otherwise and within the servers' bounds",
+    crash_release="after session_timeout, 30 s by default and within the servers' bounds",
     loss_signal="at the deadline by the local clock; at once when broken or when its session ends",
     is_fifo=True,
     can_barge=False,

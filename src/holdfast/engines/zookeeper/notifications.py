@@ -58,7 +58,7 @@ class WatchRegistry:
             nonces = list(self._nonces.get(path, ()))
             for nonce in nonces:
                 self._drop(nonce)
-        self._tell(nonces)
+        self._notify(nonces)
 
     def connection_changed(self) -> None:
         """The connection is a new one: changes in between were not reported."""
@@ -66,9 +66,9 @@ class WatchRegistry:
             nonces = list(self._paths)
             self._nonces.clear()
             self._paths.clear()
-        self._tell(nonces)
+        self._notify(nonces)
 
-    def _tell(self, nonces: list[str]) -> None:
+    def _notify(self, nonces: list[str]) -> None:
         for nonce in nonces:
             self._client.watch_ended(nonce)
             self._post(nonce)

@@ -41,7 +41,10 @@ from .pool import SessionPool, append_notice
 from .records import Cells, LockMetadata, QueueReader, view_of
 from .session import Session
 
-__all__ = ["ZooKeeperStore"]
+__all__ = ["CLOSE_SECONDS", "ZooKeeperStore"]
+
+CLOSE_SECONDS: Final = 1.0
+"""How long closing a client waits for its session to be closed; the session expires by itself."""
 
 KEEP_ALIVE_TIMEOUT: Final = 1 / 6
 """A keep-alive without an answer within this part of the session is repeated over another connection."""
@@ -101,13 +104,13 @@ class ZooKeeperStore:
     ) -> KeptAlive:
         """A write that changes nothing: the leader and a majority commit it, and no watch fires."""
         (session,) = sessions  # ZooKeeper sessions have one length
-        looks = [Exists(ticket.handle.path, None) for _, ticket in tickets]
+        checks = [Exists(ticket.handle.path, None) for _, ticket in tickets]
         timeout = min(
             self.pool.timeout, max(session.seconds * KEEP_ALIVE_TIMEOUT, KEEP_ALIVE_TIMEOUT_SECONDS_MIN)
         )
         now = boottime()
         try:
-            confirmed, *seen = await self._send(session, [self.pool.sync_write(session), *looks], timeout)
+            confirmed, *seen = await self._send(session, [self.pool.sync_write(session), *checks], timeout)
         except SessionEndedError:
             return _not_kept(tickets)
         if failed_operation(confirmed) is not None:
@@ -160,9 +163,9 @@ class ZooKeeperStore:
         session = await self.pool.registered_session()
         first = [self.pool.sync_write(session)] if is_synced else []
         view = await self._view(session, name, nonce, kind, behind, first)
-        mine = find(view.tickets, nonce) if nonce else None
+        own = find(view.tickets, nonce) if nonce else None
         cached = self._cache.get(nonce)
-        if mine is not None or cached is None:
+        if own is not None or cached is None:
             return view
         return view._replace(note=await self.pool.note(cached.session, nonce))
 
@@ -175,7 +178,7 @@ class ZooKeeperStore:
             if kind and not first and self.pool.notifications.is_armed(nonce):
                 return prefetched_view
         if behind is not None and cached is not None and cached.ticket is not None and not first:
-            view = await self._still_behind(session, cached, cached.ticket, behind)
+            view = await self._view_if_both_exist(session, cached, cached.ticket, behind)
             if view is not None:
                 return view
         folder = "" if cached is None else cached.folder
@@ -184,20 +187,20 @@ class ZooKeeperStore:
         if folder and kind:
             requests = first + self._reader.requests(name, folder, kind)
             read = (await self._send(session, requests))[len(first) :]
-            stood = self._view_from(folder, kind, read, nonce)
-            if stood is not None:
-                return stood
+            partial_view = self._view_from(folder, kind, read, nonce)
+            if partial_view is not None:
+                return partial_view
         view = await self._reader.view(session, name)
         return view._replace(tickets=self._cache.completed(view.tickets))
 
-    async def _still_behind(
-        self, session: Session, cached: CachedTicket, mine: Ticket, behind: Ticket
+    async def _view_if_both_exist(
+        self, session: Session, cached: CachedTicket, own: Ticket, behind: Ticket
     ) -> LockView | None:
         """Whether both tickets still exist: in a long queue that is far cheaper than listing it."""
         if cached.session is not session:
             return None
-        there = await self._send(session, [Exists(ticket.handle.path, None) for ticket in (behind, mine)])
-        return None if None in there else LockView(LockConfig(mine.kind), (behind, mine))
+        there = await self._send(session, [Exists(ticket.handle.path, None) for ticket in (behind, own)])
+        return None if None in there else LockView(LockConfig(own.kind), (behind, own))
 
     @_through_any_session
     async def read_tickets(self, name: str, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
@@ -205,9 +208,9 @@ class ZooKeeperStore:
         return await self._reader.filled(session, tickets)
 
     async def remove(
-        self, name: str, nonce: str, mode: str, order: int = 0, bury: Session | None = None
+        self, name: str, nonce: str, mode: str, order: int = 0, tombstone_session: Session | None = None
     ) -> Removed:
-        """``bury`` needs nothing here: no copy of a request arrives later."""
+        """``tombstone_session`` needs nothing here: no copy of a request arrives later."""
         cached = self._cache.get(nonce)
         if cached is None:
             return Removed(False)
@@ -258,14 +261,14 @@ class ZooKeeperStore:
     async def _evict_one(self, session: Session, ticket: Ticket, reason: str) -> bool:
         """Delete the ticket and leave its client a notice, in one multi."""
         node = self._paths.session(ticket.handle.session)
-        said = Tombstone(ticket.nonce, "broken", reason, 0.0)
+        tombstone = Tombstone(ticket.nonce, "broken", reason, 0.0)
         for _ in range(ATTEMPTS):
             (read,) = await self._send(session, [GetData(node, None)])
-            acts = [Delete(ticket.handle.path, -1)]
+            operations = [Delete(ticket.handle.path, -1)]
             if not isinstance(read, NoNodeError):
                 data, stat = read
-                acts.append(SetData(node, append_notice(data, said), stat.version))
-            (results,) = await self._send(session, [Multi(tuple(acts))])
+                operations.append(SetData(node, append_notice(data, tombstone), stat.version))
+            (results,) = await self._send(session, [Multi(tuple(operations))])
             wrong = failed_operation(results)
             if wrong is None or wrong[0] == 0:
                 return wrong is None
@@ -287,12 +290,12 @@ class ZooKeeperStore:
         ``new``."""
         folder = old.handle.path.rpartition("/")[0]
         path = f"{folder}/{ticket_node(new.mode, new.nonce, session.session_id, new.order)}"
-        acts = (
+        operations = (
             self.pool.check_session(session),
             Delete(old.handle.path, old.handle.version),
             Create(path, encode_ticket(new, new.token), self.pool.acl, EPHEMERAL),
         )
-        (results,) = await self._send(session, [Multi(acts)])
+        (results,) = await self._send(session, [Multi(operations)])
         wrong = failed_operation(results)
         if wrong is not None:
             if wrong[0] == 0:
@@ -315,10 +318,10 @@ class ZooKeeperStore:
         finally:
             session.abandon()
             self.pool.discard(session)
-        lent = failed_operation(results) is None
-        if lent:
+        is_detached = failed_operation(results) is None
+        if is_detached:
             self._cache.forget(ticket.nonce)
-        return lent
+        return is_detached
 
     async def attach(self, name: str, ticket: Ticket, session: Session) -> Ticket | None:
         handle: Handle = ticket.handle
@@ -396,16 +399,16 @@ class ZooKeeperStore:
         watched: Watched,
         behind: Ticket,
         cached: CachedTicket,
-        mine: Ticket,
+        own: Ticket,
     ) -> None:
         """Of a mutex: if the ticket before ours exists when the watch is set, nothing has changed."""
-        look = Exists(mine.handle.path, None)
+        look = Exists(own.handle.path, None)
         before, there = await self._reader.watch(session, nonce, name, watched, (behind,), [look])
         if not isinstance(before, NoNodeError) and there is not None:
-            cached.prefetched_view = LockView(LockConfig(mine.kind), (behind, mine))
+            cached.prefetched_view = LockView(LockConfig(own.kind), (behind, own))
             return
-        read = await self._send(session, self._reader.requests(name, cached.folder, mine.kind))
-        cached.prefetched_view = self._view_from(cached.folder, mine.kind, read, nonce)
+        read = await self._send(session, self._reader.requests(name, cached.folder, own.kind))
+        cached.prefetched_view = self._view_from(cached.folder, own.kind, read, nonce)
 
     def _view_from(self, folder: str, kind: str, read: list[Any], nonce: str = "") -> LockView | None:
         if isinstance(read[0], NoNodeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import Any, Final
+from typing import Any
 
 from ...engine_api import AdapterContext
 from ...protocols.tickets import TicketClient
@@ -14,14 +14,11 @@ from .config import Config
 from .effects import RequestTimeoutError, SendRequests
 from .keys import Paths
 from .session import Answer
-from .store import ZooKeeperStore
+from .store import CLOSE_SECONDS, ZooKeeperStore
 
-__all__ = ["CLOSE_SECONDS", "ZooKeeperThreads"]
+__all__ = ["ZooKeeperThreads"]
 
 log = logging.getLogger("holdfast")
-
-CLOSE_SECONDS: Final = 1.0
-"""How long closing a client waits for its session to be closed; the session expires by itself."""
 
 
 class _Reply:
@@ -76,7 +73,9 @@ class ZooKeeperThreads:
         self._closed = True
         replies = []
         for session in self.store.pool.all():
-            replies.append(reply := _Reply())
+            reply = _Reply()
+            if session.session_id:  # otherwise no server has established it: there is nothing to wait for
+                replies.append(reply)
             session.end(reply.set)
         ends_at = boottime() + CLOSE_SECONDS
         for reply in replies:

@@ -56,7 +56,7 @@ class AsyncBarrier:
         await self._client._driver.run(recipe.abort(self._current()))
 
     async def reset(self) -> None:
-        """Begin anew with nobody waiting. Those that wait get BrokenBarrierError."""
+        """Begin anew, with no party waiting. Parties that wait get BrokenBarrierError."""
         await self._client._driver.run(recipe.reset(self._current()))
 
     async def n_waiting(self) -> int:

@@ -56,7 +56,7 @@ class Barrier:
         self._client._driver.run(recipe.abort(self._current()))
 
     def reset(self) -> None:
-        """Begin anew with nobody waiting. Those that wait get BrokenBarrierError."""
+        """Begin anew, with no party waiting. Parties that wait get BrokenBarrierError."""
         self._client._driver.run(recipe.reset(self._current()))
 
     def n_waiting(self) -> int:

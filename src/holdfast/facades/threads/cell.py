@@ -15,7 +15,7 @@ __all__ = ["Cell", "Counter"]
 
 
 class Cell:
-    """A small linearizable register: it changes by compare-and-swap, and nobody holds it."""
+    """A small linearizable register: it changes by compare-and-swap, and has no holder."""
 
     __slots__ = ("_cell", "_run")
 

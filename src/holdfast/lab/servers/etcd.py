@@ -53,7 +53,7 @@ class Etcd(Server):
         self._heartbeat_ms = heartbeat_ms
         self._election_ms = election_ms
         self._quota_bytes = quota_bytes
-        self.fellows: Sequence[Etcd] = (self,)
+        self.peers: Sequence[Etcd] = (self,)
         """All members of its cluster, itself included."""
         self.cluster_token = secrets.token_hex(8)
         """Keeps apart members of different clusters that reach each other by accident."""
@@ -108,7 +108,7 @@ class Etcd(Server):
     # --- hooks of the base class
 
     def command_line(self) -> list[str]:
-        cluster = ",".join(f"{fellow.name}={fellow._peer_url}" for fellow in self.fellows)
+        cluster = ",".join(f"{peer.name}={peer._peer_url}" for peer in self.peers)
         options = {
             "name": self.name,
             "data-dir": str(self.data),
@@ -138,7 +138,7 @@ class Etcd(Server):
         return self._request("GET", "/health", None, {}).get("health") == "true"
 
     def initialise(self) -> None:
-        if self.users and self.fellows[0] is self:
+        if self.users and self.peers[0] is self:
             self._add_users()
 
     def _add_users(self) -> None:
@@ -174,7 +174,7 @@ class EtcdCluster(Group[Etcd]):
             for number in range(1, size + 1)
         ]
         for member in members:
-            member.fellows = members
+            member.peers = members
             member.cluster_token = members[0].cluster_token
         super().__init__(members)
 

@@ -90,7 +90,7 @@ class Member(NamedTuple):
     """A process, distinguished from a later one with the same id."""
 
     pid: int
-    born: int
+    started_at: int
     """In ticks since the machine started."""
 
 
@@ -100,7 +100,7 @@ class _Stat(NamedTuple):
     state: str
     """The state letter. ``T``: stopped, ``Z``: dead and not yet reaped."""
     parent: int
-    born: int
+    started_at: int
 
 
 def family(pid: int) -> list[Member]:
@@ -110,7 +110,7 @@ def family(pid: int) -> list[Member]:
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or (stat := _stat(int(entry))) is None:
             continue
-        member = Member(int(entry), stat.born)
+        member = Member(int(entry), stat.started_at)
         children.setdefault(stat.parent, []).append(member)
         if member.pid == pid:
             found.append(member)
@@ -151,7 +151,7 @@ def wait_until_gone(members: Sequence[Member]) -> None:
 
 def _state_of(member: Member) -> str | None:
     stat = _stat(member.pid)
-    return stat.state if stat is not None and stat.born == member.born else None
+    return stat.state if stat is not None and stat.started_at == member.started_at else None
 
 
 def _stat(pid: int) -> _Stat | None:

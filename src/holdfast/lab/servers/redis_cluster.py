@@ -155,7 +155,7 @@ class RedisCluster(Group[ClusterNode]):
         others = [each for each in self.members if each is not target and each.answers()]
         masters = [target, *(each for each in others if each.is_replica() is False)]
 
-        def is_told() -> bool:
+        def is_agreed() -> bool:
             # A message of the old owner that was under way makes others believe it again, until they know
             # that the target has a later say.
             for node in masters:
@@ -163,7 +163,7 @@ class RedisCluster(Group[ClusterNode]):
             epochs = {_epochs(node)[target.node_id] for node in masters}
             return len(epochs) == 1 and all(self._seen_by(node, slot) is target for node in masters)
 
-        until(is_told, f"the nodes do not agree on the owner of slot {slot}", SETTLE_SECONDS)
+        until(is_agreed, f"the nodes do not agree on the owner of slot {slot}", SETTLE_SECONDS)
 
     def move(self, slot: int, target: ClusterNode) -> None:
         """Move a slot with its keys: all three steps."""

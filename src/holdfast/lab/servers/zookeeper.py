@@ -59,7 +59,7 @@ class ZooKeeper(Server):
         self.number = number
         self._tick_ms = tick_ms
         self._settings = dict(settings or {})
-        self.fellows: Sequence[ZooKeeper] = ()
+        self.peers: Sequence[ZooKeeper] = ()
         """All members of its ensemble, itself included; none if it stands alone."""
 
     def four_letters(self, word: str, timeout: float = ASK_SECONDS) -> str:
@@ -87,12 +87,12 @@ class ZooKeeper(Server):
             "clientPortAddress": self.host,
             "maxClientCnxns": "0",
             "4lw.commands.whitelist": "*",
-            **{f"server.{fellow.number}": fellow.quorum_address for fellow in self.fellows},
+            **{f"server.{peer.number}": peer.quorum_address for peer in self.peers},
             **self._settings,
         }
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
         self._configuration.write_text(text)
-        if self.fellows:
+        if self.peers:
             (self.data / "myid").write_text(f"{self.number}\n")
 
     def command_line(self) -> list[str]:
@@ -132,7 +132,7 @@ class ZooKeeperEnsemble(Group[ZooKeeper]):
             _Member(number=number, tick_ms=tick_ms, settings=settings) for number in range(1, size + 1)
         ]
         for member in members:
-            member.fellows = members
+            member.peers = members
         super().__init__(members)
 
     def leader(self) -> ZooKeeper:

@@ -22,7 +22,7 @@ __all__ = ["DECIDE_SECONDS", "Attempt", "Quorum", "Terms", "column"]
 _new: Final = tuple.__new__
 """For the hot path: it skips the Python constructor of a named tuple."""
 
-_NOBODY: Final[frozenset[int]] = frozenset()
+_NO_NODES: Final[frozenset[int]] = frozenset()
 _NO_TERMS: Final = (0, 0, "", "", "", (), "", 0)
 
 DECIDE_SECONDS: Final = 5.0
@@ -49,7 +49,7 @@ class Attempt:
     tries: int = 0
     owner: str = ""
     """The owner of the last try; empty: nodes have nothing of the attempt."""
-    absent: frozenset[int] = _NOBODY
+    absent: frozenset[int] = _NO_NODES
     """Nodes that have answered that they have nothing of it. A release need not be sent to them."""
     token: int = 0
     ttl: float = 0.0
@@ -65,7 +65,7 @@ class Attempt:
     def begin(self, number: int) -> str:
         """Start another try. Returns its owner, which is new."""
         self.tries += 1
-        self.absent = _NOBODY
+        self.absent = _NO_NODES
         self.owner = f"{self.nonce}.{number:x}"
         return self.owner
 

@@ -63,10 +63,10 @@ async def next_change(
             await Notify(CLOSING)
             raise closed_error()
         if woken or seen is not None:
-            stands = await _read_and_watch(client_state, name, nonce)
-            if seen is None or _visible_state(stands) != _visible_state(seen):
-                return stands
-            seen = stands
+            present = await _read_and_watch(client_state, name, nonce)
+            if seen is None or _visible_state(present) != _visible_state(seen):
+                return present
+            seen = present
         now = await Now()
         if ends_at is not None and now >= ends_at:
             return None
@@ -84,7 +84,7 @@ async def look_again(client_state: ClientState, name: str, nonce: str) -> Snapsh
 
 
 async def forget_subscription(client_state: ClientState, nonce: str) -> None:
-    """End a subscription without a request: the engine forgets it, because nobody refreshes it."""
+    """End a subscription without a request: the engine forgets it, because it is not refreshed."""
     client_state.waiting.pop(nonce, None)
     await Unlisten(nonce)
     if client_state.closed:

@@ -93,8 +93,8 @@ class AcquireRequest:
         attempt, request, name = self.attempt, self.request, self.name
         if not self._has_session():
             await self._find_session()
-        looks = attempt.is_created
-        if looks:
+        is_read = attempt.is_created
+        if is_read:
             behind = None if attempt.watch_set is None else attempt.behind
             view = await self.client.store.read_queue(
                 name, request.nonce, request.kind, attempt.order, behind
@@ -108,7 +108,7 @@ class AcquireRequest:
         self.client.learn(name, view.config, self.declared)
         me = find(view.tickets, request.nonce)
         if me is None:
-            return await self._ticket_missing(view, looks)
+            return await self._ticket_missing(view, is_read)
         attempt.is_created, attempt.order = True, me.order
         if me.session not in (None, self.session.id):
             # A late copy of the create request arrived under a session that this client has given up.
@@ -190,13 +190,13 @@ class AcquireRequest:
             attempt.watch_set = None
             raise
 
-    async def _ticket_missing(self, view: LockView, looked: bool) -> Reply | None:
+    async def _ticket_missing(self, view: LockView, was_read: bool) -> Reply | None:
         """The ticket was not created, or no longer exists."""
         attempt, request = self.attempt, self.request
         if view.note is not None:
             self.client.forget(request.nonce)
             return Gone(view.note.reason, view.note.note)
-        if looked:
+        if was_read:
             attempt.is_created, attempt.watch_set = False, None  # start again, at the end of the queue
             return None
         wrong = mismatch(view, request.kind, request.limit)

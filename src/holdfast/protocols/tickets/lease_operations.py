@@ -105,10 +105,10 @@ async def export(client: TicketClient, name: str, request: Export) -> Reply:
         return Gone("expired")
     ticket: Ticket | None = attempt.ticket
     while ticket is not None and ticket.client in ("", client.client_id) and ticket.owner != request.seal:
-        now, lent = client.wall(), ticket._replace(client="", owner=request.seal)
+        now, detached = client.wall(), ticket._replace(client="", owner=request.seal)
         if ticket.max_hold is not None:
-            lent = lent._replace(since=now, max_hold=max(ticket.since + ticket.max_hold - now, 0.0))
-        if await client.store.detach(name, lent, ticket.ttl):
+            detached = detached._replace(since=now, max_hold=max(ticket.since + ticket.max_hold - now, 0.0))
+        if await client.store.detach(name, detached, ticket.ttl):
             break
         # An earlier copy of this request may have changed it.
         ticket = await _seen(client, name, request.nonce)
@@ -129,8 +129,8 @@ async def adopt(client: TicketClient, name: str, request: Adopt) -> Reply:
         if seen.client != client.client_id and (seen.client, seen.owner) != ("", request.seal):
             return Gone("stolen", NOT_EXPORTED)
         if not request.renews:
-            lent = seen._replace(client="", owner=request.seal)
-            if seen.client and not await client.store.detach(name, lent, seen.ttl):
+            detached = seen._replace(client="", owner=request.seal)
+            if seen.client and not await client.store.detach(name, detached, seen.ttl):
                 return Gone("expired")
             client.forget(request.nonce)
             return Done()

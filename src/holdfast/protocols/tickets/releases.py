@@ -45,7 +45,7 @@ async def _remove(client: TicketClient, attempt: LockAttempt, linger: float) -> 
     session = attempt.create_session or attempt.session
     if linger > 0 and session is not None and not session.dead:
         try:
-            return await store.remove(attempt.name, attempt.nonce, attempt.mode, bury=session.id)
+            return await store.remove(attempt.name, attempt.nonce, attempt.mode, tombstone_session=session.id)
         except SessionEndedError:
             pass  # then the copy is refused, too
     return await store.remove(attempt.name, attempt.nonce, attempt.mode)

@@ -92,10 +92,10 @@ class TicketStore(Protocol):
         """Create the ticket at the end of the queue, and return the name as it is after that same step.
 
         The ticket is created only if it does not exist yet, if the attempt was not ended (``remove`` with
-        ``bury``, or ``evict``), and if the name has the kind and the declared limit that ``config`` says.
-        None: the name has no kind; then it gets the ticket's kind, with ``declared`` as its limit.
-        ``alone``: only if no ticket would be in its way; an engine that cannot tell in advance creates it all
-        the same. The tickets returned show whether it was created.
+        ``tombstone_session``, or ``evict``), and if the name has the kind and the declared limit that
+        ``config`` says. None: the name has no kind; then it gets the ticket's kind, with ``declared`` as its
+        limit. ``alone``: only if no ticket would be in its way; an engine that cannot tell in advance creates
+        it all the same. The tickets returned show whether it was created.
         """
         ...
 
@@ -117,11 +117,11 @@ class TicketStore(Protocol):
         ...
 
     async def remove(
-        self, name: str, nonce: str, mode: str, order: int = 0, bury: SessionId | None = None
+        self, name: str, nonce: str, mode: str, order: int = 0, tombstone_session: SessionId | None = None
     ) -> Removed:
         """Remove the ticket of this attempt. ``order``: only the ticket with this order, for the attempt may
-        create another. ``bury``: the attempt is over; a late copy of its ``create`` is refused for as long as
-        this session lives."""
+        create another. ``tombstone_session``: the attempt is over; a late copy of its ``create`` is refused
+        for as long as this session lives."""
         ...
 
     async def evict(self, name: str, tickets: tuple[Ticket, ...], reason: str) -> tuple[str, ...]:

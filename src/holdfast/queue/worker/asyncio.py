@@ -1,4 +1,5 @@
-"""The worker for asyncio: functions are tasks of one event loop. What it does is told in ``threads``."""
+"""The worker for asyncio: functions are tasks of one event loop. Its behaviour is described in
+``threads``."""
 
 from __future__ import annotations
 

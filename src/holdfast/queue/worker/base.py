@@ -1,4 +1,4 @@
-"""What a worker is told before it runs: the functions for kinds of jobs, and its settings. No I/O."""
+"""The configuration of a worker: the functions for kinds of jobs, and its settings. No I/O."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class BaseWorker:
         self.is_running = True
 
     def schedules(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """Kinds, and what ``queue.schedule`` is told about them: at most one unfinished job of each."""
+        """Kinds, and the arguments of ``queue.schedule`` for them: at most one unfinished job of each."""
         return [
             (kind, {"cron": each.cron, "every": each.every, "key": kind})
             for kind, each in self.periodic.items()

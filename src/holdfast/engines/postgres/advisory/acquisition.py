@@ -73,7 +73,9 @@ async def _continue(pool: SessionPool, attempt: LockAttempt, request: Acquire) -
     if attempt.query is None:
         waits = request.wait and pool.queue.admit(request.nonce)
         if not waits and pool.is_taken_by_this_client(attempt):
-            return await _taken_by_this_client(pool, attempt, request)
+            reply = await _taken_by_this_client(pool, attempt, request)
+            if reply is not None:
+                return reply
         await _send(pool, attempt, request, now, waits)
     reply = await _read_reply(pool, attempt, request, now)
     if isinstance(reply, Busy) and request.wait:
@@ -92,16 +94,22 @@ def _queued_here(pool: SessionPool) -> Queued:
     return Queued(len(pool.queue.nonces), QUEUED_POLL_SECONDS, ())
 
 
-async def _taken_by_this_client(pool: SessionPool, attempt: LockAttempt, request: Acquire) -> Reply:
-    """A try would take another connection, and be refused."""
+async def _taken_by_this_client(pool: SessionPool, attempt: LockAttempt, request: Acquire) -> Reply | None:
+    """A try would take another connection, and be refused. None: it would not, because nobody holds the lock.
+
+    That is so while another thread reads that its release is done.
+    """
     if request.wait:
         return _queued_here(pool)
-    pool.forget(attempt)
+    pool.forget(attempt)  # its caller may be interrupted now, and has nothing to withdraw
     look = decode_look(await Query(pool.statements.look(attempt.name)))
     kind = look.record.kind
     if kind is not None and kind != request.kind:
         return Mismatch(kind, 0)
-    return Busy(look.record.holders, look.now)
+    if look.record.holders:
+        return Busy(look.record.holders, look.now)
+    pool.attempts[request.nonce] = attempt
+    return None
 
 
 async def _send(pool: SessionPool, attempt: LockAttempt, request: Acquire, now: float, waits: bool) -> None:

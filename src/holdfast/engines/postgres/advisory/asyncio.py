@@ -31,10 +31,9 @@ from .effects import (
 )
 from .handshake import open_session
 from .notifications import TICK_SECONDS, record_broken
-from .pool import SessionPool
+from .pool import QUERY_CONNECTIONS_MAX, SessionPool
 from .session import PendingQuery, Session
 from .statements import SessionStatements
-from .threads import QUERY_CONNECTIONS_MAX
 
 __all__ = ["AdvisoryAsyncio"]
 

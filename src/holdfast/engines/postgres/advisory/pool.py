@@ -19,7 +19,10 @@ from ....rules.requests import Granted
 from .session import LockAttempt, Session
 from .statements import SessionStatements
 
-__all__ = ["SessionPermit", "SessionPool", "WaitQueue"]
+__all__ = ["QUERY_CONNECTIONS_MAX", "SessionPermit", "SessionPool", "WaitQueue"]
+
+QUERY_CONNECTIONS_MAX: Final = 2
+"""How many connections without locks a client has, for queries."""
 
 SESSIONS_MAX: Final = 20
 """How many sessions one client has at most, beside the connections of its queries."""

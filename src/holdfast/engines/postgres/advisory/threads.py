@@ -33,16 +33,13 @@ from .effects import (
 )
 from .handshake import open_session
 from .notifications import SessionListener, SessionReader, record_broken
-from .pool import SessionPool
+from .pool import QUERY_CONNECTIONS_MAX, SessionPool
 from .session import PendingQuery, Session
 from .statements import SessionStatements
 
-__all__ = ["QUERY_CONNECTIONS_MAX", "AdvisoryThreads"]
+__all__ = ["AdvisoryThreads"]
 
 T = TypeVar("T")
-
-QUERY_CONNECTIONS_MAX = 2
-"""How many connections without locks a client has, for queries."""
 
 
 class SessionConnection:

@@ -44,7 +44,7 @@ def pipe() -> Iterator[Pipe]:
     os.close(pipe.writes)
 
 
-def test_what_came_and_the_bell_are_told_apart(pipe: Pipe) -> None:
+def test_input_and_an_interrupt_are_distinguished(pipe: Pipe) -> None:
     assert pipe.try_acquire()
     os.write(pipe.writes, b"!")
     assert pipe.read(LONG_SECONDS)
@@ -72,7 +72,7 @@ def test_one_at_a_time(pipe: Pipe) -> None:
     pipe.release()
 
 
-def test_who_is_about_to_look_is_not_rung(pipe: Pipe) -> None:
+def test_a_reader_that_is_about_to_look_is_not_interrupted(pipe: Pipe) -> None:
     def ring() -> bool:
         pipe.interrupt()
         return False
@@ -85,7 +85,7 @@ def test_who_is_about_to_look_is_not_rung(pipe: Pipe) -> None:
     pipe.release()
 
 
-def test_an_interrupt_leaves_the_bell_as_it_was(pipe: Pipe) -> None:
+def test_an_interrupt_leaves_the_self_pipe_as_it_was(pipe: Pipe) -> None:
     def interrupt() -> bool:
         raise KeyboardInterrupt
 

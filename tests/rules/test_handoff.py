@@ -61,7 +61,7 @@ def test_the_first_in_line_has_the_lock_as_it_is_given_back() -> None:
     assert successor_of(Release("n-0"), step) == "c-1"
 
 
-def test_it_is_told_how_long_its_place_had_been_there() -> None:
+def test_a_handoff_carries_the_age_of_the_place() -> None:
     """Whenever it asked again meanwhile: the place is the one that it took first."""
     record = queue_of(ask_for(0))
     for at in (100.25, 100.3125):
@@ -70,14 +70,14 @@ def test_it_is_told_how_long_its_place_had_been_there() -> None:
     assert step.wake == (Wake("c-1", "n-1", Handoff(WALL + 1, 0.0625)),)
 
 
-def test_only_the_heir_is_told_of_it() -> None:
+def test_only_the_successor_is_notified() -> None:
     """Those who watch are woken as well, and have been given nothing."""
     record = handoff.apply(queue_of(ask_for(0), ask_for(1)), Watch("w-1", "c-9"), 100.0, WALL).record
     step = given_back(record)
     assert set(step.wake) == {Wake("c-1", "n-1", Handoff(WALL + 1, 0.0625)), Wake("c-9", "w-1")}
 
 
-def test_it_is_told_since_when() -> None:
+def test_a_repeated_request_gets_the_time_of_the_handoff() -> None:
     record = given_back(queue_of(ask_for(0), ask_for(1))).record
     step = handoff.apply(record, ask_for(1), 101.5625, WALL)
     assert step.record is record
@@ -85,14 +85,14 @@ def test_it_is_told_since_when() -> None:
     assert isinstance(handoff.apply(record, ask_for(3)._replace(wait=False), 101.5625, WALL).reply, Busy)
 
 
-def test_one_who_left_gives_it_to_the_next() -> None:
+def test_a_waiter_that_left_gives_it_to_the_next() -> None:
     record = given_back(queue_of(ask_for(0), ask_for(1), ask_for(2))).record
     step = handoff.apply(record, Withdraw("n-1", 0.0), 100.2, WALL)
     assert step.wake == (Wake("c-2", "n-2"),)
     assert step.record.queue[0].turn_at == 100.2
 
 
-def test_who_has_waited_longer_is_asked_by_a_turn() -> None:
+def test_a_waiter_that_came_long_ago_gets_a_turn() -> None:
     record = queue_of(ask_for(0), ask_for(1))
     assert given_back(record, 100.0 + CAME_SECONDS).record.holders
     step = given_back(record, 100.01 + CAME_SECONDS)
@@ -140,7 +140,7 @@ def test_without_a_token_left_nobody_is_handed_anything() -> None:
     assert not given_back(record).record.holders
 
 
-def test_who_has_nothing_hands_nothing_over() -> None:
+def test_a_client_without_the_lock_hands_nothing_over() -> None:
     record = queue_of(ask_for(0), ask_for(1))
     step = handoff.apply(record, Release("n-9"), 100.1, WALL)
     assert isinstance(step.reply, Gone)

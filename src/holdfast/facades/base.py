@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .core import arguments
-from .core.urls import parse_url
-from .engine_api import Engine
-from .engines import default_url, engine_of_client, open_engine
-from .errors import InvalidArgument, Unsupported
-from .model import Fence, Guarantees, Kind, Mode
-from .protocols import locks, records
-from .protocols.client_state import ClientState, LeaseState
-from .runtime.clock import boottime, wall_seconds
+from ..core import arguments
+from ..core.urls import parse_url
+from ..engine_api import Engine
+from ..engines import default_url, engine_of_client, open_engine
+from ..errors import InvalidArgument, Unsupported
+from ..model import Fence, Guarantees, Kind, Mode
+from ..protocols import locks, records
+from ..protocols.client_state import ClientState, LeaseState
+from ..runtime.clock import boottime, wall_seconds
 
 __all__ = [
     "IO_TIMEOUT_SECONDS",
@@ -100,7 +100,7 @@ def watch_long_wait_of(
     def watch(attempt: records.Attempt) -> records.LongWait | None:
         if waits_itself is not None and not waits_itself(attempt):
             return None
-        from .recipes.deadlock import DeadlockWatch  # most programs never wait so long
+        from ..recipes.deadlock import DeadlockWatch  # most programs never wait so long
 
         return DeadlockWatch(attempt, promised.has_counted_queue)
 
