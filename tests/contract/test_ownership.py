@@ -270,7 +270,7 @@ async def test_a_callback_that_raises_stops_nothing(world: World, caplog: pytest
 
 
 async def test_work_that_is_cancelled_has_stopped(world: World) -> None:
-    """A callback that cancels a task and awaits it is left by CancelledError; one of a thread, by SystemExit."""
+    """A callback that awaits the task it has cancelled ends with CancelledError."""
     crew = Crew(world, 4)
     ann, bob = world.actor(), world.actor()
 

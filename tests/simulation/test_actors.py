@@ -18,6 +18,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -202,7 +203,7 @@ class World:
     def run(self) -> None:
         for number in range(WORKERS):
             self.workers.append(self.new_worker())
-            self.at(self.chance.uniform(0.2, 2.0), lambda number=number: self.harm(number))  # type: ignore[misc]
+            self.at(self.chance.uniform(0.2, 2.0), partial(self.harm, number))
         for number in range(SENDERS):
             sender = Process(self, is_mortal=False)
             sender.start(send(sender, number))
@@ -248,7 +249,10 @@ class World:
         there, back = self.chance.uniform(0.001, 0.03), self.chance.uniform(0.001, 0.03)
         if not is_calm and self.chance.random() < 0.03:
             there += self.chance.uniform(0.5, 2.5)  # it arrives when its lease is another's
-        lost: Reply = lambda coroutine: coroutine.throw(EngineUnavailable("lost"))  # noqa: E731
+
+        def lost(coroutine: Coroutine[Any, Any, None]) -> Any:
+            return coroutine.throw(EngineUnavailable("lost"))
+
         if fate < 0.04:
             self.later(there + IO_SECONDS, lambda: answer(lost))
             return
