@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast.actors.aio
+import holdfast.queue.aio
 from actors.conftest import Story
-from actors.worlds import World, handled, running
+from actors.worlds import World, fresh_url, handled, running
 from holdfast import LockTimeout, actors
 from holdfast.errors import EngineUnavailable, InvalidArgument
 
@@ -300,3 +303,17 @@ def test_a_handler_may_not_ask_and_what_it_tells_is_its_own(play: Play) -> None:
         assert "cannot wait for another" in str(seen[0])
 
     play(story)
+
+
+def test_a_system_for_asyncio_belongs_to_one_loop(tmp_path: Path) -> None:
+    queue = holdfast.queue.aio.connect(fresh_url("sqlite", tmp_path))
+    system = actors.aio.System(None, queue)
+    system.actor("account")(Account)
+    asyncio.run(system.run(until_idle=True))
+    for call in (
+        lambda: system.run(until_idle=True),
+        lambda: system.ask("account", "a", "deposit", amount=1),
+    ):
+        with pytest.raises(InvalidArgument, match="another event loop"):
+            asyncio.run(call())
+    asyncio.run(queue.close())

@@ -69,6 +69,7 @@ class AsyncSystem(BaseSystem):
         self._replies = _Replies(queue)
         self._stopping = asyncio.Event()
         self._is_running = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncSystem of {', '.join(map(repr, self._definitions)) or 'no actors'} on {self._queue!r}>"
@@ -115,6 +116,7 @@ class AsyncSystem(BaseSystem):
         """
         seconds = check_ask_timeout(timeout)
         self._check_may_ask()
+        self._check_loop()
         new = self._new_message(kind, key, message, fields, id, True)
         job = await self._run(self._put_call(new))
         return await self._replies.wait_for(job, f"{message!r} to {kind} {key!r}", seconds)
@@ -140,6 +142,7 @@ class AsyncSystem(BaseSystem):
         ``until_idle``: only those that are there, and what they send; not those that wait for another try.
         """
         kinds = self._job_kinds()
+        self._check_loop()
         if self._is_running:
             raise InvalidArgument("this system runs already: raise its concurrency instead")
         self._is_running = True
@@ -196,6 +199,14 @@ class AsyncSystem(BaseSystem):
         await self._run(self._commit_call(job, address, outcome))
 
     # --- inside
+
+    def _check_loop(self) -> None:
+        """What wakes its tasks belongs to the loop of the first use."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise InvalidArgument("this system belongs to another event loop: make one in this loop")
 
     async def _install(self) -> None:
         if not self._is_installed:
