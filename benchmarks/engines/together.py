@@ -25,7 +25,7 @@ PACKAGES: Final[Mapping[str, str | None]] = {
     "sqlite": None,
     "redis": "redis",
     "postgresql": "psycopg",
-    "etcd": "grpcio",
+    "etcd": "hpack",
     "zookeeper": "kazoo",
 }
 """What has to be installed for each."""
