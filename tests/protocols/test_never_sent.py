@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.core.deadlines import CONNECT_SECONDS_MIN, connect_seconds_for
-from holdfast.core.effects import Apply, Effect, Listen, Wait, mark_never_sent
+from holdfast.core.effects import Apply, Effect, Listen, Wait, mark_never_sent, never_sent
+from holdfast.engines.postgres.advisory import store as advisory_store
 from holdfast.errors import EngineUnavailable
-from holdfast.protocols import records
-from holdfast.rules.requests import Withdraw
+from holdfast.protocols import records, tickets
+from holdfast.rules.requests import Granted, Withdraw
 from protocols.driver import LOST_REPLY, REFUSED, SPEC, Fault, Faults, World, always
 
 
@@ -115,3 +118,30 @@ def test_what_is_left_of_the_time_counts(world: World) -> None:
     assert all(each is not None for each in given)
     assert given == sorted(given, reverse=True)  # type: ignore[type-var]  # none of them is None
     assert given[-1] == CONNECT_SECONDS_MIN
+
+
+@pytest.mark.parametrize("family", [tickets, advisory_store], ids=lambda family: family.__name__)
+def test_several_steps_of_which_the_first_was_applied(
+    family: Any, unsent: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the second was never sent does not undo the first: the caller withdraws both."""
+    granted: Granted = tuple.__new__(Granted, ())
+    errors = iter([None, unsent.error, unsent.error])
+
+    async def apply(*_: object) -> Granted:
+        error = next(errors)
+        if error is None:
+            return granted
+        mark_never_sent(error)
+        raise error
+
+    async def not_together(*_: object) -> None:
+        """The engine cannot, or a name is in use."""
+
+    monkeypatch.setattr(family, "apply", apply)
+    monkeypatch.setattr(tickets, "acquire_together", not_together)
+    for expected in (False, True):
+        steps = family.apply_in_order(None, (("a", None), ("b", None)), True)
+        with pytest.raises(BaseException, match="wrong password") as raised:
+            steps.send(None)
+        assert never_sent(raised.value) is expected
