@@ -383,10 +383,12 @@ class SqlalchemyTable(FenceTable):
         if dialect is None:
             raise InvalidArgument(_unknown_database(name))
         self.dialect = dialect
+        self._has_executed = False
 
     def execute(self, statement: Statement) -> Result:
         text = sys.modules["sqlalchemy"].text(_text_for_sqlalchemy(statement.text))
         result = self.connection.execute(text, dict(statement.values))
+        self._has_executed = True
         if not result.returns_rows:
             return Result(result.rowcount)
         return Result(result.rowcount, [tuple(row) for row in result], tuple(result.keys()))
@@ -408,7 +410,20 @@ class SqlalchemyTable(FenceTable):
         sync = self.connection.connection() if self._is_session else self.connection
         driver = sync.connection.driver_connection
         binding = _STATES.get(family_of(driver) or "")
-        return False if binding is None else binding(driver).commits_at_once()
+        if binding is not None:
+            at_once: bool | Statement = binding(driver).commits_at_once()
+            return at_once
+        return self._commits_at_once_through(sync.connection.dbapi_connection, driver)
+
+    def _commits_at_once_through(self, dbapi: Any, driver: Any) -> bool | Statement:
+        """The same of a driver that only SQLAlchemy knows (asyncpg, asyncmy, pg8000, …)."""
+        if getattr(dbapi, "autocommit", None) is False:
+            return False
+        if hasattr(driver, "get_autocommit") and hasattr(driver, "get_transaction_status"):
+            return bool(driver.get_autocommit()) and not driver.get_transaction_status()
+        if not self._has_executed:
+            return False  # the answer after the check counts
+        return self.dialect.ask_whether_it_commits_at_once or False
 
     def begin(self) -> None:
         """SQLAlchemy begins with the first statement."""

@@ -82,6 +82,8 @@ class SqlDialect(Dialect, Protocol):
     row_lock: str
     """What makes a SELECT lock its rows and see what is newest; empty where the writer is alone anyway."""
     how_to_begin: str
+    ask_whether_it_commits_at_once: Statement | None
+    """For drivers that do not know. After a mark was presented; None: there is no telling."""
 
     def install(self) -> Plan[None]: ...
     def after_enforce(self, resource: str, result: Result) -> Plan[None]:
@@ -130,6 +132,7 @@ class CommonDialect:
     quotation_mark = '"'
 
     reported_seal: str | None = None
+    ask_whether_it_commits_at_once: Statement | None = None
 
     def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
         return None

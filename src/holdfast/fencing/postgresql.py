@@ -208,6 +208,10 @@ class PostgresqlDialect(CommonDialect):
     row_lock = " FOR UPDATE"
     reported_seal: str | None = _SEAL
     how_to_begin = 'execute "BEGIN" (or leave autocommit mode)'
+    # Presenting has changed or locked a row, which gave the transaction its number.
+    ask_whether_it_commits_at_once: Statement | None = Statement(
+        "SELECT pg_current_xact_id_if_assigned() IS NULL AS at_once"
+    )
 
     def install(self) -> Plan[None]:
         yield Statement(_INSTALL)
