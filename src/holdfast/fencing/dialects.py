@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
-from .plans import Dialect, Plan, Purpose, Result, Statement
+from .plans import Dialect, Plan, Result, Statement
 from .rule import Mark
 
 __all__ = [
@@ -37,6 +37,8 @@ class Control(enum.Enum):
     """What a plan asks of a connection beside statements."""
 
     BEGIN = "begin"
+    BEGIN_WITH_NEXT = "begin with what is asked next"
+    """Begin; the next request is a statement, and the two may be one message."""
     COMMIT = "commit"
     ROLL_BACK = "roll back"
     FLUSH = "flush"
@@ -133,15 +135,6 @@ class CommonDialect:
 
     reported_seal: str | None = None
     ask_whether_it_commits_at_once: Statement | None = None
-
-    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        return None
-
-    def may_lock_next(self, result: Result) -> bool:
-        return False
-
-    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        return None
 
     def after_enforce(self, resource: str, result: Result) -> Plan[None]:
         return

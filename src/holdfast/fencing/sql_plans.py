@@ -21,7 +21,6 @@ from typing import Any
 from ..errors import HoldfastError, InvalidArgument, StaleToken
 from .dialects import Control, TableName, TableState, as_text
 from .plans import Done, Plan, Purpose, Result, Statement, load, present
-from .recent import RecentMarks
 from .refusal import stale_token
 from .rule import Mark, Refuse, decide
 
@@ -44,8 +43,6 @@ __all__ = [
 ]
 
 MIN_RETENTION_SECONDS = 86_400.0
-
-_RECENT = RecentMarks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +151,8 @@ def begin_guarded(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
 
 
 def _begin(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
-    yield Control.BEGIN
-    presented: Result = yield from _presented(table, resource, mark, Purpose.TRANSACTION)
+    yield Control.BEGIN_WITH_NEXT
+    presented = yield from _explained(table, _present(table, resource, mark, Purpose.TRANSACTION))
     yield from _refuse_autocommit(table)
     seal = table.dialect.set_seal()
     if seal is not None:
@@ -215,7 +212,7 @@ def _presented(table: TableState, resource: str, mark: Mark, purpose: Purpose) -
 
 
 def _present(table: TableState, resource: str, mark: Mark, purpose: Purpose) -> Plan[Result]:
-    result = yield from present(table.dialect, resource, mark, purpose, _RECENT)
+    result = yield from present(table.dialect, resource, mark, purpose)
     if purpose is not Purpose.ADVANCE:
         yield from table.dialect.after_enforce(resource, result)
     return result
