@@ -174,7 +174,7 @@ class TableName:
     @classmethod
     def of(cls, name: str | Sequence[str]) -> TableName:
         """``"invoice"``, ``"shop.invoice"``, or ``("shop", "a name with a . in it")``."""
-        parts = name.split(".") if isinstance(name, str) else list(name)
+        parts = name.split(".") if isinstance(name, str) else list(name) if isinstance(name, Sequence) else []
         if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) and part.strip() for part in parts):
             raise InvalidArgument(
                 f"table {name!r} is no name of a table: write 'table', 'schema.table', or"

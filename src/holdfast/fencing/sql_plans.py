@@ -25,6 +25,7 @@ from .refusal import stale_token
 from .rule import Mark, Refuse, decide
 
 __all__ = [
+    "MAX_RETENTION_SECONDS",
     "MIN_RETENTION_SECONDS",
     "StoredMark",
     "advance",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 MIN_RETENTION_SECONDS = 86_400.0
+MAX_RETENTION_SECONDS = 100 * 365.25 * 86_400
+"""What the arithmetic of every database is sure to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,11 @@ def move(table: TableState, resource: str, source: str) -> Plan[None]:
 
 
 def prune(table: TableState, older_than_seconds: float) -> Plan[int]:
+    if not isinstance(older_than_seconds, int | float) or older_than_seconds > MAX_RETENTION_SECONDS:
+        raise InvalidArgument(
+            f"older_than is {older_than_seconds!r}: write seconds as a number, at most"
+            f" {MAX_RETENTION_SECONDS:.0f} (a century)"
+        )
     if not older_than_seconds >= MIN_RETENTION_SECONDS:
         raise InvalidArgument(
             f"older_than is {older_than_seconds} seconds, at least a day ({MIN_RETENTION_SECONDS:.0f}) is"
