@@ -138,6 +138,24 @@ def test_the_server_says_what_a_request_is_about() -> None:
     assert "names 'invoices'" in refusal(GOOD, "customers").detail
 
 
+@pytest.mark.parametrize("middleware", [fencing.FencingMiddleware, fencing.WSGIFencingMiddleware])
+@pytest.mark.parametrize(
+    ("connection", "options", "complaint"),
+    [
+        (object(), {}, "not a connection that requests would share"),
+        (open, {"resource": ""}, "must be text"),
+        (open, {"resource": 5}, "must be text"),
+        (open, {"unguarded_methods": "GET"}, r"\('GET',\)"),
+        (open, {"max_body_bytes": -1}, "0 or more"),
+    ],
+)
+def test_middlewares_refuse_wrong_options_when_they_are_made(
+    middleware: Any, connection: Any, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=complaint):
+        middleware(None, connection, **options)
+
+
 @pytest.mark.parametrize(
     ("status", "content_type", "body"),
     [
