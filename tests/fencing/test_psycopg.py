@@ -160,8 +160,8 @@ def test_a_task_that_is_cancelled_while_it_waits_for_the_guard(shop: Database) -
     """The connection is whole afterwards."""
 
     async def main() -> None:
-        where = {"host": shop.host, "port": shop.port, "dbname": shop.name, "user": "postgres"}
-        async with await psycopg.AsyncConnection.connect(**where) as db:  # type: ignore[arg-type]
+        where: dict[str, Any] = {"host": shop.host, "port": shop.port, "dbname": shop.name}
+        async with await psycopg.AsyncConnection.connect(user="postgres", **where) as db:
             with closing(shop.connect()) as holder:
                 fencing.enforce(holder, "invoices", lease(80))
                 waiting = asyncio.create_task(aio.enforce(db, "invoices", lease(80)))
