@@ -59,7 +59,7 @@ source = CASE WHEN given_source <> '' THEN given_source ELSE stored.source END,
 _REFRESHED: Final = "interval '10 minutes'"
 _SEAL: Final = "default_transaction_read_only"
 
-# What the setting notes is assigned, not selected: then it is an expression, which needs no query.
+# What is noted is one expression that is assigned: it needs no query, and one snapshot for all of it.
 #
 # ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
 # REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
@@ -73,16 +73,15 @@ _PRESENT = f"""\
         noted text;
         own text;
     BEGIN
-        IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-            PERFORM FROM holdfast_fencing.fence AS stored
-            WHERE stored.resource = given_resource
-              AND (given_source = '' OR stored.source = given_source)
-              AND CASE WHEN stored.token = given_token THEN given_nonce = '' OR stored.nonce = given_nonce
-                       ELSE stored.token > given_token
-                            AND strpos(stored.peers, concat(',', given_token, ',')) > 0 END
-              AND stored.updated_at > transaction_timestamp() - {_REFRESHED}
-            FOR NO KEY UPDATE;
-        END IF;
+        PERFORM FROM holdfast_fencing.fence AS stored
+        WHERE stored.resource = given_resource
+          AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+          AND (given_source = '' OR stored.source = given_source)
+          AND CASE WHEN stored.token = given_token THEN given_nonce = '' OR stored.nonce = given_nonce
+                   ELSE stored.token > given_token
+                        AND strpos(stored.peers, concat(',', given_token, ',')) > 0 END
+          AND stored.updated_at > transaction_timestamp() - {_REFRESHED}
+        FOR NO KEY UPDATE;
         IF NOT FOUND THEN
             UPDATE holdfast_fencing.fence AS stored SET
             {_SET}
@@ -101,13 +100,12 @@ _PRESENT = f"""\
         END IF;
         IF purpose >= {Purpose.WRITE.value} THEN
             own := concat(',', encode(convert_to(given_resource, 'UTF8'), 'hex'), ',');
-            noted := current_setting('holdfast_fencing.presented', true);
-            IF noted IS NULL OR strpos(noted, own) = 0 THEN
-                noted := set_config('holdfast_fencing.presented', concat(noted, own), true);
-            END IF;
-        END IF;
-        IF purpose >= {Purpose.TRANSACTION.value} THEN
-            noted := set_config('{_SEAL}', 'on', true);
+            noted := set_config('holdfast_fencing.presented',
+                CASE WHEN strpos(current_setting('holdfast_fencing.presented', true), own) > 0
+                     THEN current_setting('holdfast_fencing.presented')
+                     ELSE concat(current_setting('holdfast_fencing.presented', true), own) END,
+                true
+            ) || CASE WHEN purpose >= {Purpose.TRANSACTION.value} THEN set_config('{_SEAL}', 'on', true) END;
         END IF;
         RETURN pg_current_xact_id();
     END
