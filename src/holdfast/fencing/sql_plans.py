@@ -87,7 +87,8 @@ def _definition(table: TableState, plan: Plan[None]) -> Plan[None]:
 
 
 def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
-    if (yield from commits_at_once(table)):
+    at_once = table.commits_at_once()
+    if at_once and (yield from _is_so(at_once)):
         raise InvalidArgument(
             "this connection is in autocommit mode and no transaction is open: the check would guard nothing;"
             f" {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
@@ -97,16 +98,20 @@ def enforce(table: TableState, resource: str, mark: Mark) -> Plan[None]:
 
 
 def commits_at_once(table: TableState) -> Plan[bool]:
-    at_once = table.commits_at_once()
-    if isinstance(at_once, Statement):
-        answer: Result = yield at_once
+    return (yield from _is_so(table.commits_at_once()))
+
+
+def _is_so(known: bool | Statement) -> Plan[bool]:
+    if isinstance(known, Statement):
+        answer: Result = yield known
         return bool(answer.rows[0][0])
-    return at_once
+    return known
 
 
 def _refuse_autocommit(table: TableState) -> Plan[None]:
     """Some connections tell only afterwards."""
-    if (yield from commits_at_once(table)):
+    at_once = table.commits_at_once()
+    if at_once and (yield from _is_so(at_once)):
         raise InvalidArgument(
             "this connection has committed the check at once (it is in autocommit mode), so it guards"
             f" nothing: {table.dialect.how_to_begin} first, then enforce, then write, then COMMIT"
@@ -160,7 +165,7 @@ def begin_guarded(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
 
 def _begin(table: TableState, resource: str, mark: Mark) -> Plan[Result]:
     yield Control.BEGIN_WITH_NEXT
-    presented = yield from _explained(table, _present(table, resource, mark, Purpose.TRANSACTION))
+    presented = yield from _present(table, resource, mark, Purpose.TRANSACTION)
     yield from _refuse_autocommit(table)
     seal = table.dialect.set_seal()
     if seal is not None:
@@ -174,7 +179,9 @@ def commit_guarded(table: TableState, resource: str, mark: Mark, presented: Resu
 
 def _commit(table: TableState, resource: str, presented: Result) -> Plan[None]:
     yield Control.FLUSH
-    if not (yield from _is_sealed(table, presented)):
+    reported = table.dialect.reported_seal
+    is_sealed = reported is not None and table.has_reported(reported)
+    if not (is_sealed or (yield from _is_sealed(table, presented))):
         raise HoldfastError(
             f"the guarded transaction on {resource!r} was committed or rolled back within: what was"
             " written after that was not guarded, and is rolled back now. Leave the commit to"
@@ -186,9 +193,6 @@ def _commit(table: TableState, resource: str, presented: Result) -> Plan[None]:
 
 def _is_sealed(table: TableState, presented: Result) -> Plan[bool]:
     """Whether it is still the transaction that the seal was set in."""
-    reported = table.dialect.reported_seal
-    if reported is not None and table.has_reported(reported):
-        return True
     try:
         result: Result = yield table.dialect.check_seal(presented)
     except Exception as error:
@@ -212,17 +216,22 @@ def _one(statement: Statement) -> Plan[Result]:
     return result
 
 
+# Each plan within a plan takes a microsecond of every guarded write: these two are as few as they can be.
+
+
 def _presented(table: TableState, resource: str, mark: Mark, purpose: Purpose) -> Plan[Result]:
     plan = _present(table, resource, mark, purpose)
-    if table.in_transaction():
-        return (yield from _explained(table, plan))
-    return (yield from _truthful(table, resource, mark, _explained(table, plan)))
+    return (yield from (plan if table.in_transaction() else _truthful(table, resource, mark, plan)))
 
 
 def _present(table: TableState, resource: str, mark: Mark, purpose: Purpose) -> Plan[Result]:
-    result = yield from present(table.dialect, resource, mark, purpose)
-    if purpose is not Purpose.ADVANCE:
-        yield from table.dialect.after_enforce(resource, result)
+    try:
+        result = yield from present(table.dialect, resource, mark, purpose)
+        if purpose is not Purpose.ADVANCE:
+            yield from table.dialect.after_enforce(resource, result)
+    except Exception as error:
+        _explain(table, error)
+        raise
     return result
 
 
@@ -246,9 +255,10 @@ def _roll_back(table: TableState) -> Plan[None]:
 def _truthful(table: TableState, resource: str, mark: Mark, plan: Plan[Done]) -> Plan[Done]:
     """The plan's transaction is its own: where it lost a race, look at who won."""
     try:
-        return (yield from _or_roll_back(table, plan))
-    except Exception as error:
-        if table.dialect.is_lost_race(error):
+        return (yield from plan)
+    except BaseException as error:
+        yield from _roll_back(table)
+        if isinstance(error, Exception) and table.dialect.is_lost_race(error):
             refusal = yield from _refusal_now(table, resource, mark)
             if refusal is not None:
                 raise refusal from error
@@ -272,12 +282,16 @@ def _explained(table: TableState, plan: Generator[Any, Any, Done]) -> Plan[Done]
     try:
         return (yield from plan)
     except Exception as error:
-        if table.dialect.is_not_installed(error):
-            raise InvalidArgument(
-                "this database has no guard yet: call fencing.install(connection) once, before the first"
-                " enforce or advance; nothing was written"
-            ) from error
-        note = table.dialect.explain(error)
-        if note is not None and note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        _explain(table, error)
         raise
+
+
+def _explain(table: TableState, error: Exception) -> None:
+    if table.dialect.is_not_installed(error):
+        raise InvalidArgument(
+            "this database has no guard yet: call fencing.install(connection) once, before the first"
+            " enforce or advance; nothing was written"
+        ) from error
+    note = table.dialect.explain(error)
+    if note is not None and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
