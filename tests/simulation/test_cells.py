@@ -25,17 +25,21 @@ from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, in
 from simulator.faults import FORGETS
 from simulator.ordered import OrderedStore, TicketsClient
 from simulator.servers import Server
+from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the number, whoever wrote it."""
+"""An engine that forgets loses the number, whichever client wrote it."""
 
-SCHEDULES: Final = 25
+SCHEDULES: Final = 100 if THOROUGH else 25
+"""Of each of the two families of engines."""
+BATCHES: Final = 10 if THOROUGH else 1
+"""Each batch is a test, with a time limit of its own."""
 SCHEDULES_AT_MOST: Final = 200
 
 
 @dataclass(slots=True)
 class History:
-    """What the writers were told."""
+    """The results of the writers."""
 
     sums: list[tuple[float, float, int]] = field(default_factory=list)
     """When an addition began, when it returned, and the sum that it returned."""
@@ -140,10 +144,11 @@ def violations(result: Run, history: History) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("on_tickets", [False, True], ids=["records", "tickets"])
-def test_no_addition_is_lost_or_applied_twice(on_tickets: bool) -> None:
+def test_no_addition_is_lost_or_applied_twice(on_tickets: bool, batch: int) -> None:
     additions = unknown = 0
-    for seed in range(SCHEDULES):
+    for seed in range(batch * SCHEDULES, (batch + 1) * SCHEDULES):
         result, history = run(seed, on_tickets)
         assert violations(result, history) == [], f"seed {seed}"
         additions += len(history.sums)
