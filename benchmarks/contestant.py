@@ -26,13 +26,22 @@ __all__ = [
 Role = Literal["subject", "peer", "raw"]
 
 Ability = Literal[
-    "processes", "transactions", "many", "renews", "tasks", "crowd", "quorum", "simulated", "claims"
+    "processes",
+    "transactions",
+    "many",
+    "renews",
+    "tasks",
+    "crowd",
+    "quorum",
+    "simulated",
+    "claims",
+    "subscribes",
 ]
 """processes: excludes other processes and waits for them. transactions: works from several processes, but
 does not wait for a lock that is taken. many: holds thousands at once. renews: has leases to keep alive.
 tasks: many tasks of one event loop at once. crowd: many waiters in one process. quorum: goes on while a
 majority of the servers answers. simulated: its rules are those that the simulation runs. claims: jobs can be
-claimed without a worker."""
+claimed without a worker. subscribes: what is appended can be waited for."""
 
 Moments = Sequence[tuple[float, Callable[[], None]]]
 

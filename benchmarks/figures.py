@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from .engines.together import LABELS
 from .targets import Target, floor_and_ambition, ratio, value
 
 __all__ = ["FIGURES"]
@@ -371,6 +372,39 @@ QUEUE_FIGURES: Final = (
     ),
 )
 
+CELLS_FIGURES: Final = tuple(
+    Target(
+        f"8 processes on one counter, {label}: `cell.update` over the same under a lock",
+        "updates",
+        ratio("rate", f"cells-{engine}/cell/8", f"cells-{engine}/lock/8"),
+        2.0,
+        "at least",
+    )
+    for engine, label in LABELS.items()
+)
+
+OWNERSHIP_FIGURES: Final = tuple(
+    Target(
+        f"1,000 partitions over 10 members, {LABELS[engine]}: moved when one is killed, over the ideal share",
+        "moves",
+        value("moved", f"ownership-{engine}"),
+        1.2,
+        "at most",
+    )
+    for engine in ("sqlite", "redis", "postgresql")
+)
+
+EVENTS_FIGURES: Final = tuple(
+    Target(
+        f"An append, as a part of the rate of a bare INSERT, {writers} writer{'s' if writers > 1 else ''}",
+        "appends",
+        ratio("rate", f"events/{writers}", f"insert/{writers}"),
+        0.6,
+        "at least",
+    )
+    for writers in (1, 4, 8)
+)
+
 FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "sqlite": EMBEDDED_FIGURES,
     "memory": MEMORY_FIGURES,
@@ -385,4 +419,7 @@ FIGURES: Final[Mapping[str, tuple[Target, ...]]] = {
     "fencing-redis": FENCING_REDIS_FIGURES,
     "sql-counters": (),
     "queue": QUEUE_FIGURES,
+    "cells": CELLS_FIGURES,
+    "ownership": OWNERSHIP_FIGURES,
+    "events": EVENTS_FIGURES,
 }

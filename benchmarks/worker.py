@@ -94,6 +94,11 @@ class Worker:
     def complaint(self, text: str) -> MeasurementInvalid:
         return MeasurementInvalid(f"{self.contestant.label}: {text}", self.contestant)
 
+    def kill(self) -> None:
+        """SIGKILL: it closes nothing."""
+        self._process.kill()
+        self._process.join()
+
     def dismiss(self) -> None:
         """Tell it to close its handle and end."""
         with contextlib.suppress(OSError):

@@ -4,8 +4,8 @@
     python tools/generate_docs.py --check    report whether they are current
 
 docs/guarantees.md and the table in README.md come from each engine's ``Guarantees``;
-docs/command-line.md comes from the texts of ``--help``; docs/choosing.md from the tree of
-``holdfast.advice``, the guarantees and the committed results of the benchmarks.
+docs/command-line.md comes from the texts of ``--help``; docs/choosing.md and its picture from the tree
+of ``holdfast.advice``, the guarantees and the committed results of the benchmarks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast import advice
 from holdfast.cli.app import ROOT as COMMANDS
@@ -53,6 +55,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "guarantees.md": guarantees_page(),
         ROOT / "docs" / "command-line.md": command_line_page(),
         ROOT / "docs" / "choosing.md": choosing_page(),
+        ROOT / "docs" / "choosing.svg": tree_picture(),
     }
 
 
@@ -139,7 +142,7 @@ def command_line_page() -> str:
 
 def choosing_page() -> str:
     """The tree of ``holdfast advise``: drawn, side by side, and leaf by leaf."""
-    parts = [CHOOSING, "## The tree\n", f"```mermaid\n{drawn_tree()}```\n"]
+    parts = [CHOOSING, "## The tree\n", "![The questions, and where each answer leads](choosing.svg)\n"]
     parts += [
         "## The ways, side by side\n",
         SIDE_BY_SIDE,
@@ -151,7 +154,10 @@ def choosing_page() -> str:
         for leaf in advice.LEAVES
     )
     parts += [
-        "\n## The engines, side by side\n",
+        "\n## The ways, measured\n",
+        WAYS_MEASURED,
+        ways_measured(),
+        "## The engines, side by side\n",
         MEASURED,
         engines_side_by_side(),
     ]
@@ -205,6 +211,103 @@ TAKE_IT_WHEN = {
     "postgresql+advisory": "PostgreSQL is there, and a dead holder's lock has to be free at once",
 }
 
+WAYS_MEASURED = """\
+What some of the ways do in a second, beside what would stand in their place: medians of the
+[results](../benchmarks/results/README.md), which say how. One machine, servers on loopback: the
+proportions tell more than the numbers.
+"""
+
+
+class Comparison(NamedTuple):
+    """Two rows of one measurement, and whose rate each is."""
+
+    leaf: str
+    what: str
+    group: str
+    measure: str
+    ours: str
+    theirs: str
+    beside: str
+
+
+COMPARISONS = (
+    *(
+        Comparison(
+            "cell",
+            f"8 processes add to one counter, {name}",
+            "cells",
+            "updates",
+            f"cells-{key}/cell/8",
+            f"cells-{key}/lock/8",
+            "a lock around reading and writing",
+        )
+        for key, name in {
+            "sqlite": "SQLite",
+            "redis": "Redis",
+            "postgresql": "PostgreSQL",
+            "etcd": "etcd",
+            "zookeeper": "ZooKeeper",
+        }.items()
+    ),
+    Comparison(
+        "optimistic",
+        "16 writers change one of 64 rows each time, 1 ms from reading to writing",
+        "sql-counters",
+        "counters",
+        "optimistic/64/1/16",
+        "pessimistic/64/1/16",
+        "a row lock",
+    ),
+    Comparison(
+        "row-lock",
+        "16 writers change the same row, 10 ms from reading to writing",
+        "sql-counters",
+        "counters",
+        "pessimistic/1/10/16",
+        "optimistic/1/10/16",
+        "optimistic, which decides several times",
+    ),
+    *(
+        Comparison(
+            "events",
+            f"{writers} writer{'s' * (writers > 1)} append to streams of their own",
+            "events",
+            "appends",
+            f"events/{writers}",
+            f"insert/{writers}",
+            "a bare INSERT",
+        )
+        for writers in (1, 8)
+    ),
+    Comparison(
+        "queue",
+        "4 workers, jobs that do nothing",
+        "queue",
+        "jobs",
+        "holdfast-queue/4",
+        "procrastinate/4",
+        "procrastinate",
+    ),
+    Comparison(
+        "lock-and-sql-guard",
+        "a transaction with a guard",
+        "fencing",
+        "pairs",
+        "fenced",
+        "unfenced",
+        "the same without",
+    ),
+    Comparison(
+        "lock-and-redis-guard",
+        "a write with a guard",
+        "fencing-redis",
+        "redis_writes",
+        "fenced-redis",
+        "evalsha-set",
+        "a script that sets",
+    ),
+)
+
 COLUMNS = "cells, jobs, results | deadlocks found | handed over | a pair | hand-off"
 
 MEASURED = """\
@@ -215,31 +318,64 @@ text of each.
 """
 
 
-def drawn_tree() -> str:
-    """The tree as Mermaid draws it: a question is asked once for each way that leads to it."""
-    lines = ["flowchart LR"]
-    seen: set[str] = set()
+class Branch(NamedTuple):
+    """A line of the picture of the tree."""
 
-    def node(given: dict[str, str]) -> str:
-        step = advice.walk(given)
-        if isinstance(step, advice.Leaf):
-            name, shape = step.key, f'(["{step.title}"])'
-        else:
-            name = "_".join(["q", step.key, *(answer for key, answer in given.items() if key != step.key)])
-            shape = f'{{"{step.text}"}}'
-        if name in seen:
-            return name
-        seen.add(name)
-        lines.append(f"  {name}{shape}")
-        if isinstance(step, advice.Question):
-            lines.extend(
-                f'  {name} -->|"{answer.text.partition(":")[0]}"| {node({**given, step.key: answer.key})}'
-                for answer in step.answers
+    depth: int
+    answer: str
+    step: advice.Question | advice.Leaf
+
+
+def branches(given: Mapping[str, str], depth: int = 0, answer: str = "") -> Iterator[Branch]:
+    """Every answer and what it leads to, in the order of reading."""
+    step = advice.walk(given)
+    yield Branch(depth, answer, step)
+    if isinstance(step, advice.Question):
+        for each in step.answers:
+            yield from branches({**given, step.key: each.key}, depth + 1, each.text.partition(":")[0])
+
+
+LINE, INDENT, LEFT, TOP, WIDTH = 25, 30, 24, 70, 960
+INK, ANSWER, LOCK, NO_LOCK = "#111827", "#6b7280", "#1d4ed8", "#15803d"
+
+
+def tree_picture() -> str:
+    """The tree, drawn from left to right and read from top to bottom."""
+    found = list(branches({}))
+    height = TOP + LINE * len(found)
+    shapes = []
+    for number, branch in enumerate(found):
+        x, y = LEFT + INDENT * branch.depth, TOP + LINE * number
+        parent = next((n for n in reversed(range(number)) if found[n].depth < branch.depth), None)
+        if parent is not None:
+            above = TOP + LINE * parent + 7
+            shapes.append(
+                f'<path d="M{x - INDENT + 6} {above}V{y - 4}H{x - 5}" fill="none" stroke="#9ca3af"/>'
             )
-        return name
+        said = f'<tspan fill="{ANSWER}">{escape(branch.answer)} → </tspan>' if branch.answer else ""
+        shapes.append(f'<text x="{x}" y="{y}">{said}{drawn_step(branch.step)}</text>')
+    return PICTURE.format(width=WIDTH, height=height, shapes="\n  ".join(shapes), lock=LOCK, no_lock=NO_LOCK)
 
-    node({})
-    return "\n".join(lines) + "\n"
+
+def drawn_step(step: advice.Question | advice.Leaf) -> str:
+    if isinstance(step, advice.Question):
+        return f'<tspan fill="{INK}" font-weight="700">{escape(step.text)}</tspan>'
+    colour = NO_LOCK if step.instead else LOCK
+    return f'<tspan fill="{colour}">{escape(step.title)}</tspan>'
+
+
+PICTURE = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" \
+aria-labelledby="title desc" font-family="system-ui, sans-serif" font-size="13">
+  <title id="title">Which lock, or what instead of one</title>
+  <desc id="desc">The questions of holdfast advise, each with its answers, down to the recommended way.</desc>
+  <rect width="{width}" height="{height}" fill="#ffffff"/>
+  <text x="24" y="30"><tspan font-weight="700" fill="#111827">A question</tspan><tspan fill="#6b7280">, an \
+answer → </tspan><tspan fill="{no_lock}">a way without a lock of Holdfast</tspan><tspan fill="#6b7280"> \
+or </tspan><tspan fill="{lock}">a way with one</tspan></text>
+  {shapes}
+</svg>
+"""
 
 
 def reasons(leaf: advice.Leaf) -> str:
@@ -256,6 +392,19 @@ def reasons(leaf: advice.Leaf) -> str:
     return "; or ".join(ways)
 
 
+def ways_measured() -> str:
+    """Without those of which no results are committed."""
+    titles = {leaf.key: leaf.title for leaf in advice.LEAVES}
+    lines = ["| way | where | per second | beside it | per second |", "| --- | --- | ---: | --- | ---: |"]
+    for each in COMPARISONS:
+        rows = rows_of(each.group, each.measure)
+        if each.ours in rows and each.theirs in rows:
+            ours, theirs = (f"{rows[key]['rate']['value']:,.0f}" for key in (each.ours, each.theirs))
+            way = f"[{titles[each.leaf]}](#{anchor(titles[each.leaf])})"
+            lines.append(f"| {way} | {each.what} | {ours} | {each.beside} | {theirs} |")
+    return "\n".join(lines) + "\n"
+
+
 def engines_side_by_side() -> str:
     lines = [
         f"| engine | take it when | scope | in order | a dead holder's lock | {COLUMNS} |",
@@ -270,6 +419,13 @@ def engines_side_by_side() -> str:
             f"{g.crash_release.partition(';')[0].partition(':')[0]} | {' | '.join([*others, *measured])} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def rows_of(group: str, measure: str) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Key → metrics, of all rows in the committed results."""
+    path = ROOT / "benchmarks" / "results" / group / "results.json"
+    measures = json.loads(path.read_text("utf-8"))["measures"] if path.is_file() else {}
+    return {row["key"]: row["metrics"] for row in measures.get(measure, {"rows": []})["rows"]}
 
 
 def rows_measured(engine: str, measure: str) -> Iterator[dict[str, dict[str, float]]]:

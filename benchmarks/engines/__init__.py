@@ -8,10 +8,13 @@ from typing import Final
 from holdfast.engines import SCHEMES
 
 from . import (
+    cells,
     etcd,
+    events,
     fencing,
     fencing_redis,
     memory,
+    ownership,
     postgresql,
     queue,
     redis,
@@ -22,7 +25,18 @@ from . import (
 )
 from .group import Group
 
-__all__ = ["BY_SCHEME", "COUNTERS", "GROUPS", "GUARDS", "IN_MEMORY", "QUEUE", "Group"]
+__all__ = [
+    "BY_SCHEME",
+    "CELLS",
+    "COUNTERS",
+    "EVENTS",
+    "GROUPS",
+    "GUARDS",
+    "IN_MEMORY",
+    "OWNERSHIP",
+    "QUEUE",
+    "Group",
+]
 
 IN_MEMORY: Final = "-in-memory"
 """An engine once more, with servers that keep nothing."""
@@ -35,6 +49,15 @@ COUNTERS: Final = "sql-counters"
 
 QUEUE: Final = "queue"
 """No engine: jobs in the user's own database."""
+
+CELLS: Final = "cells"
+"""No engine: compare-and-swap and a lock, on several engines."""
+
+OWNERSHIP: Final = "ownership"
+"""No engine: members of groups, on several engines."""
+
+EVENTS: Final = "events"
+"""No engine: streams of events in the user's own database."""
 
 BY_SCHEME: Final[Mapping[str, Group]] = {
     "sqlite": sqlite.GROUP,
@@ -50,13 +73,17 @@ BY_SCHEME: Final[Mapping[str, Group]] = {
     "fencing-redis": fencing_redis.GROUP,
     COUNTERS: sql_counters.GROUP,
     QUEUE: queue.GROUP,
+    CELLS: cells.GROUP,
+    OWNERSHIP: ownership.GROUP,
+    EVENTS: events.GROUP,
 }
 """All of them, in the order of the report."""
 
 GROUPS: Final[Mapping[str, Group]] = {
     scheme: group
     for scheme, group in BY_SCHEME.items()
-    if scheme.startswith((GUARDS, COUNTERS, QUEUE)) or scheme.removesuffix(IN_MEMORY) in SCHEMES
+    if scheme.startswith((GUARDS, COUNTERS, QUEUE, CELLS, OWNERSHIP, EVENTS))
+    or scheme.removesuffix(IN_MEMORY) in SCHEMES
 }
 """What ``ENGINES=`` can name: the engines of this Holdfast by the scheme of their URLs; guards, counters,
-jobs."""
+jobs, cells, groups, streams."""

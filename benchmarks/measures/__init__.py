@@ -13,13 +13,16 @@ from ..contestant import Ability, Contestant
 from ..interleaving import Bench
 from ..results import Result
 from . import (
+    appends,
     contention,
     counters,
     crowd,
+    deliveries,
     finished,
     handoff,
     held,
     jobs,
+    moves,
     neighbour,
     pairs,
     redis_writes,
@@ -28,6 +31,7 @@ from . import (
     starts,
     stopped,
     tasks,
+    updates,
     waiters,
     waiting,
 )
@@ -80,6 +84,10 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "jobs": Measure(jobs.measure, 10),
     "starts": Measure(starts.measure, 8),
     "finished": Measure(finished.measure, 12, able("claims")),
+    "updates": Measure(updates.measure, 14),
+    "moves": Measure(moves.measure, 30),
+    "appends": Measure(appends.measure, 10, least_rounds=5),
+    "deliveries": Measure(deliveries.measure, 8, able("subscribes")),
     "tasks": Measure(tasks.measure, 6, able("tasks")),
     "stopped": Measure(stopped.measure, 8, able("quorum")),
     "handoff": Measure(handoff.measure, 6, able("processes")),

@@ -79,8 +79,22 @@ class Awaits:
     async def message(self) -> None: ...
 
 
+class Slotted:
+    __slots__ = ("number",)
+
+    def message(self) -> None: ...
+
+
+class SlottedInPart(Slotted):
+    """Its number would be forgotten after each message."""
+
+
 class Empty:
     def _hidden(self) -> None: ...
+
+    @staticmethod
+    def helper(number: int) -> int:
+        return number
 
 
 @pytest.mark.parametrize(
@@ -90,6 +104,8 @@ class Empty:
         (TakesId, {}, "call it for example id_"),
         (TakesPosition, {}, "by position"),
         (Awaits, {}, "holdfast.actors.aio"),
+        (Slotted, {}, "has __slots__"),
+        (SlottedInPart, {}, "has __slots__"),
         (Empty, {}, "no method for any message"),
         (Counter, {"state": "events"}, "apply"),
         (Counter, {"state": "row"}, "'value' or 'events'"),

@@ -72,6 +72,19 @@ def test_the_state_is_rebuilt_from_events(play: Play) -> None:
     play(story)
 
 
+def test_a_key_that_no_stream_can_have_does_not_come_back_for_ever(play: Play) -> None:
+    """A sender that does not have the class cannot know."""
+
+    async def story(world: World) -> None:
+        system = ledgers(world)
+        await world.system().tell("ledger", "k" * 512, "book", amounts=[1])
+        await handled(system, world)
+        (letter,) = await system.dead_letters("ledger")
+        assert "too long for an actor whose state is events" in letter.error
+
+    play(story)
+
+
 def test_a_snapshot_spares_reading_the_whole_history(play: Play) -> None:
     async def story(world: World) -> None:
         system = ledgers(world, snapshot_every=10)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast.actors.aio
+import holdfast.queue.aio
 from actors.conftest import Story
-from actors.worlds import World, handled, running
+from actors.worlds import World, fresh_url, handled, running
 from holdfast import LockTimeout, actors
 from holdfast.errors import EngineUnavailable, InvalidArgument
 
@@ -40,6 +43,9 @@ class Account:
         self.balance = 1_000_000
         actors.context().tell("account", to, "deposit", amount=1)
         raise LookupError("no such thing")
+
+    def leave(self) -> None:
+        raise SystemExit(3)
 
     def whoami(self) -> list[Any]:
         context = actors.context()
@@ -151,9 +157,32 @@ def test_errors_come_back_to_callers_of_ask(play: Play) -> None:
             with pytest.raises(actors.MessageFailed, match="LookupError: no such thing") as failed:
                 await system.ask("account", "a", "fail")
             assert (failed.value.error_type, failed.value.error_text) == ("LookupError", "no such thing")
+            with pytest.raises(actors.MessageFailed, match="SystemExit: 3"):
+                await system.ask("account", "a", "leave")
             assert await system.ask("account", "a", "deposit", amount=1) == 1001
         assert await system.state("account", "b") is None
         assert await world.jobs("dead") == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite"])
+@pytest.mark.parametrize("driver", ["asyncio"])
+def test_a_handler_that_is_cancelled_by_its_own_work_has_failed(play: Play) -> None:
+    async def story(world: World) -> None:
+        system = world.system()
+
+        @system.actor("careless")
+        class Careless:
+            async def work(self) -> None:
+                part = asyncio.ensure_future(asyncio.Event().wait())
+                await asyncio.sleep(0)
+                part.cancel()
+                await part
+
+        async with running(system):
+            with pytest.raises(actors.MessageFailed, match="CancelledError"):
+                await system.ask("careless", "a", "work")
 
     play(story)
 
@@ -274,3 +303,17 @@ def test_a_handler_may_not_ask_and_what_it_tells_is_its_own(play: Play) -> None:
         assert "cannot wait for another" in str(seen[0])
 
     play(story)
+
+
+def test_a_system_for_asyncio_belongs_to_one_loop(tmp_path: Path) -> None:
+    queue = holdfast.queue.aio.connect(fresh_url("sqlite", tmp_path))
+    system = actors.aio.System(None, queue)
+    system.actor("account")(Account)
+    asyncio.run(system.run(until_idle=True))
+    for call in (
+        lambda: system.run(until_idle=True),
+        lambda: system.ask("account", "a", "deposit", amount=1),
+    ):
+        with pytest.raises(InvalidArgument, match="another event loop"):
+            asyncio.run(call())
+    asyncio.run(queue.close())

@@ -111,7 +111,7 @@ def test_cancelled_while_waiting(kind: str, again: bool) -> None:
             finally:
                 letting_go.cancel()
                 with contextlib.suppress(NotHeld):
-                    # Whoever is left holding it is not the one who was cancelled.
+                    # The task that is left holding it is not the cancelled one.
                     lease = holder.lease
                     if lease is not None:
                         await asyncio.shield(lease.release())

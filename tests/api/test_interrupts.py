@@ -43,7 +43,7 @@ PARTIES = "_holdfast/parties:x"
 """The lock of which each party of the barrier ``x`` holds a read lease."""
 
 SETTLES_IN = {"redlock": 5.0}
-"""Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
+"""Where a majority decides: a minority may not have received a release yet, and connections that an interrupt
 struck are made anew. Who tries but once may then find too few nodes."""
 
 

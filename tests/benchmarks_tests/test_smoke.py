@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engines import BY_SCHEME, COUNTERS, GROUPS, GUARDS, IN_MEMORY, QUEUE
+from benchmarks.engines import (
+    BY_SCHEME,
+    CELLS,
+    COUNTERS,
+    EVENTS,
+    GROUPS,
+    GUARDS,
+    IN_MEMORY,
+    OWNERSHIP,
+    QUEUE,
+)
 from benchmarks.figures import FIGURES
 from benchmarks.measures import MEASURES
 from support import run_python
@@ -21,13 +31,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 TIMEOUT_SECONDS = 100.0
 
+SERVERS = {
+    **dict.fromkeys((GUARDS, COUNTERS, QUEUE, EVENTS), ("postgresql",)),
+    CELLS: ("redis", "postgresql", "etcd", "zookeeper"),
+    OWNERSHIP: ("redis", "postgresql"),
+}
+"""What the groups need that are no engines."""
+
 ENGINES = [
-    pytest.param(
-        scheme,
-        marks=pytest.mark.engine(
-            "postgresql" if scheme in {GUARDS, COUNTERS, QUEUE} else scheme.removesuffix(IN_MEMORY)
-        ),
-    )
+    pytest.param(scheme, marks=pytest.mark.engine(*SERVERS.get(scheme, (scheme.removesuffix(IN_MEMORY),))))
     for scheme in GROUPS
 ]
 

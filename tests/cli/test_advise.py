@@ -51,6 +51,10 @@ def test_without_a_terminal_the_next_question_is_printed(command_line: CommandLi
     [
         (("--problem", "lock"), "'lock' is no answer to --problem: choose request, value, rows"),
         (("--problem", "value", "--have", "redlock"), "does not work on redlock: choose sqlite, redis"),
+        (
+            ("--problem", "rows", "--statement", "no", "--row", "no", "--have", "sqlite"),
+            "does not work on sqlite: choose postgresql",
+        ),
     ],
 )
 def test_an_impossible_answer_is_refused(

@@ -41,5 +41,5 @@ def test_a_group_and_its_members(command_line: CommandLine, locks: holdfast.Clie
         assert listed["owners"] == document["owners"]
         member.leave(returning=True)
         said = command_line.start("group", "show", "orders").succeed()
-        assert "0 of 5 partitions owned, moving" in said
+        assert "0 of 5 partitions owned, no member is there" in said
         assert "away, kept for 10 s" in said

@@ -46,6 +46,22 @@ async def test_an_update_begins_again_when_another_writer_came_first(world: Worl
     assert (await ann(other.get))[0] == b"abc"
 
 
+async def test_an_update_that_refuses_has_seen_the_cell_as_it_is_now(world: World) -> None:
+    """It may begin from an old value, because a write is compared; a refusal writes nothing."""
+    ann, mine, other = world.actor(), world.client().cell("x"), world.client().cell("x")
+
+    def take_one(value: bytes | None) -> bytes:
+        if value == b"0":
+            raise LookupError("sold out")
+        return b"%d" % (int(value or b"1") - 1)
+
+    assert await ann(mine.update, take_one) == b"0"
+    with pytest.raises(LookupError):
+        await ann(mine.update, take_one)
+    await ann(other.update, lambda value: b"9")
+    assert await ann(mine.update, take_one) == b"8"
+
+
 async def test_no_addition_is_lost(world: World) -> None:
     actors = [world.actor() for _ in range(4)]
     counters = [world.client().counter("hits") for _ in actors]

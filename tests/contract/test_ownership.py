@@ -269,6 +269,31 @@ async def test_a_callback_that_raises_stops_nothing(world: World, caplog: pytest
     assert "an on_assigned callback of partition" in caplog.text
 
 
+async def test_work_that_is_cancelled_has_stopped(world: World) -> None:
+    """A callback that awaits the task it has cancelled ends with CancelledError."""
+    crew = Crew(world, 4)
+    ann, bob = world.actor(), world.actor()
+
+    def end(partition: int, lease: Any) -> Any:
+        if world.driver == "threads":
+            raise SystemExit
+
+        async def cancel() -> None:
+            work = asyncio.ensure_future(asyncio.Event().wait())
+            await asyncio.sleep(0)
+            work.cancel()
+            await work
+
+        return cancel()
+
+    member = await crew.join(ann, on_revoked=end, on_lost=end, drain=600)
+    await crew.settled(1)
+    assert await bob(crew.looking.break_lock, member.lease_of(0).name, reason="test") is not None
+    await crew.settled(1)
+    await crew.join(bob)
+    assert loads(await crew.settled(2)) == [2, 2]
+
+
 async def test_every_member_has_the_same_number_of_partitions(world: World) -> None:
     crew = Crew(world, 4)
     ann, bob = world.actor(), world.actor()
@@ -315,14 +340,24 @@ async def test_wrong_arguments(world: World) -> None:
         ("ttl", {"ttl": 0}),
         ("drain must be bounded", {"drain": None}),
         ("rejoin_within must be bounded", {"rejoin_within": -1}),
+        ("on_lost takes a function", {"on_lost": "stop"}),
     ]
+    if world.driver == "threads":  # it would never be awaited
+
+        async def begin(partition: int, lease: Any) -> None: ...
+
+        wrong.append(("is async, and this member is for threads", {"on_assigned": begin}))
     for message, options in wrong:
         with pytest.raises(InvalidArgument, match=message):
             await crew.join(ann, **options)
     with pytest.raises(InvalidArgument, match="empty"):
         await ann(crew.api.join, crew.looking, "")
+    with pytest.raises(InvalidArgument, match=r"takes a client of holdfast.*this is NoneType"):
+        await ann(crew.api.join, None, "g")
     member = await crew.join(ann)
     number: Any = 7
+    with pytest.raises(InvalidArgument, match="on_revoked takes a function"):
+        member.on_revoked(number)
     with pytest.raises(InvalidArgument, match=r"str\(key\)"):
         member.owns(number)
     text: Any = "7"

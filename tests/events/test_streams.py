@@ -177,6 +177,8 @@ def test_a_closed_store_says_so(store: EventStore) -> None:
     store.close()
     with pytest.raises(EngineUnavailable, match="closed"):
         store.append("a", [{"n": 1}])
+    with pytest.raises(EngineUnavailable, match="closed"):
+        store.subscribe()
 
 
 def test_the_tables_are_made_once(store: EventStore, database: Database) -> None:

@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from contract.engines import FRESH_URL, fresh_namespace
 from holdfast import ownership
+from holdfast.lab.servers import Redis
 from holdfast.ownership import GroupInfo
 from support import Process, run_python, wait_until
 from support.thorough import THOROUGH
@@ -19,6 +20,7 @@ from support.thorough import THOROUGH
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "sharded_consumer.py"
 
 MEMBER = """
+import os
 import sys
 import holdfast
 from holdfast import ownership
@@ -26,7 +28,8 @@ from holdfast import ownership
 url, namespace, partitions, ttl, *name = sys.argv[1:]
 with holdfast.connect(url, namespace=namespace) as client:
     member = ownership.join(client, "g", int(partitions), *name, ttl=float(ttl), rejoin_within=600)
-    member.on_lost(lambda partition, lease: print("lost", partition, flush=True))
+    # A line in one step: each callback is on a thread of its own.
+    member.on_lost(lambda partition, lease: os.write(1, b"lost %d\\n" % partition))
     print("joined", member.name, flush=True)
     sys.stdin.readline()
 """
@@ -140,6 +143,23 @@ def test_a_killed_member_with_a_name_gets_its_partitions_back(scheme: str, tmp_p
             assert new is not None
             assert old.member == new.member
             assert (old.token != new.token) == (old.member == "web-1")
+
+
+@pytest.mark.engine("redis")
+def test_leaving_does_not_wait_for_an_engine_that_stands_still() -> None:
+    """Partitions are revoked, as always, and not lost when the leases end."""
+    called: list[tuple[str, int]] = []
+    with Redis() as server, holdfast.connect(server.url, io_timeout=0.5) as client:
+        member = ownership.join(client, "g", 2, ttl=600)
+        member.on_revoked(lambda partition, lease: called.append(("revoked", partition)))
+        member.on_lost(lambda partition, lease: called.append(("lost", partition)))
+        wait_until(lambda: len(member.owned) == 2)
+        server.pause()
+        member.leave()
+        assert sorted(called) == [("revoked", 0), ("revoked", 1)]
+        server.resume()
+        with ownership.join(client, "g", 2, ttl=600) as another:  # what was held is released meanwhile
+            wait_until(lambda: len(another.owned) == 2)
 
 
 @each("sqlite", "redis", "postgresql")

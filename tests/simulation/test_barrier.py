@@ -52,7 +52,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class History:
-    """What the parties were told."""
+    """The results of the parties."""
 
     arrivals: dict[int, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     unknown: bool = False
@@ -166,7 +166,7 @@ def violations(result: Run, history: History) -> list[str]:
         if len(arrivals) < PARTIES and not history.unknown:
             wrong.append(f"generation {generation} passed with {len(arrivals)} parties")
         wrong += [
-            f"generation {generation} passed, and one of its parties was told that it is broken"
+            f"generation {generation} passed, and one of its parties got that it is broken"
             for each in arrivals
             if each.result == "broken"
         ]

@@ -28,17 +28,18 @@ from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the number, whoever wrote it."""
+"""An engine that forgets loses the number, whichever client wrote it."""
 
-SCHEDULES: Final = 200 if THOROUGH else 25
-BATCHES: Final = 5 if THOROUGH else 1
-"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
+SCHEDULES: Final = 100 if THOROUGH else 25
+"""Of each of the two families of engines."""
+BATCHES: Final = 10 if THOROUGH else 1
+"""Each batch is a test, with a time limit of its own."""
 SCHEDULES_AT_MOST: Final = 200
 
 
 @dataclass(slots=True)
 class History:
-    """What the writers were told."""
+    """The results of the writers."""
 
     sums: list[tuple[float, float, int]] = field(default_factory=list)
     """When an addition began, when it returned, and the sum that it returned."""

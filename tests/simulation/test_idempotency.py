@@ -32,7 +32,7 @@ from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the results, whoever stored them."""
+"""An engine that forgets loses the results, whichever client stored them."""
 
 SCHEDULES: Final = 200 if THOROUGH else 25
 BATCHES: Final = 5 if THOROUGH else 1
@@ -45,7 +45,7 @@ EPOCH_SECONDS: Final = 2.5
 
 @dataclass(slots=True)
 class History:
-    """What the callers were told."""
+    """The results of the callers."""
 
     results: list[tuple[str, str, list[str]]] = field(default_factory=list)
     """Key, payload and result; the result names the key and the payload that it is of."""
@@ -166,7 +166,8 @@ def run(seed: int, on_tickets: bool = False) -> tuple[Run, History]:
 
 
 def violations(result: Run, history: History) -> list[str]:
-    """Whoever is told a result is told the same one, of the operation and the payload that was asked for."""
+    """Every caller that gets a result gets the same one, of the operation and the payload that was asked
+    for."""
     wrong = list(result.unfinished)
     first: dict[str, list[str]] = {}
     for key, payload, found in history.results:

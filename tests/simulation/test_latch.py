@@ -37,14 +37,14 @@ COUNTS: Final = (40, 10_000)
 
 @dataclass(slots=True)
 class History:
-    """What the workers were told."""
+    """The results of the workers."""
 
     count: int
     begun: int = 0
     counted: int = 0
     passed: int = 0
     early: str = ""
-    """Somebody passed before enough had begun to count down."""
+    """A waiter passed before enough parties had begun to count down."""
 
 
 class Counting(Worker):

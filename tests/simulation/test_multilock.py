@@ -35,7 +35,7 @@ from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock jump"))
-"""An engine that forgets its records forgets who holds them; that is told elsewhere."""
+"""An engine that forgets its records forgets who holds them; other tests show that."""
 
 SCHEDULES: Final = 200 if THOROUGH else 25
 BATCHES: Final = 5 if THOROUGH else 1

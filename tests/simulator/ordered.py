@@ -544,7 +544,7 @@ class TicketsClient(TranslatingClient):
         if isinstance(node, OrderedStore):
             node.disarm(self.id, op.nonce)
 
-    # --- what it hears of itself
+    # --- events about itself
 
     def heard(self, call: Callable[[str], None], what: str) -> None:
         if self.alive:

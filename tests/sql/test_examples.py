@@ -14,12 +14,21 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.engine("postgresql")
-@pytest.mark.parametrize("name", ["last_unit", "money_transfer", "worker_fleet"])
-def test_the_example_is_right_on_postgresql(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("last_unit", "--database"),
+        ("money_transfer", "--database"),
+        ("worker_fleet", "--database"),
+        ("account_stream", "--url"),
+        ("chat_room", "--url"),
+    ],
+)
+def test_the_example_is_right_on_postgresql(name: str, option: str, tmp_path: Path) -> None:
     database = new_database("postgresql")
     url = f"postgresql://postgres@{database.host}:{database.port}/{database.name}"
     script = ROOT / "examples" / f"{name}.py"
-    with run_python(None, "--database", url, script=script, cwd=tmp_path) as child:
+    with run_python(None, option, url, script=script, cwd=tmp_path) as child:
         child.close_stdin()
         assert "WRONG" not in child.succeed()
 

@@ -69,6 +69,7 @@ class AsyncSystem(BaseSystem):
         self._replies = _Replies(queue)
         self._stopping = asyncio.Event()
         self._is_running = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncSystem of {', '.join(map(repr, self._definitions)) or 'no actors'} on {self._queue!r}>"
@@ -115,6 +116,7 @@ class AsyncSystem(BaseSystem):
         """
         seconds = check_ask_timeout(timeout)
         self._check_may_ask()
+        self._check_loop()
         new = self._new_message(kind, key, message, fields, id, True)
         job = await self._run(self._put_call(new))
         return await self._replies.wait_for(job, f"{message!r} to {kind} {key!r}", seconds)
@@ -140,6 +142,7 @@ class AsyncSystem(BaseSystem):
         ``until_idle``: only those that are there, and what they send; not those that wait for another try.
         """
         kinds = self._job_kinds()
+        self._check_loop()
         if self._is_running:
             raise InvalidArgument("this system runs already: raise its concurrency instead")
         self._is_running = True
@@ -172,10 +175,10 @@ class AsyncSystem(BaseSystem):
     async def _handle_once(self, job: AsyncJob) -> None:
         try:
             message = self._received(job)
+            definition, address = self._state_address(message.kind, message.key)
         except InvalidArgument as error:
             await job.fail(error, final=True)
             return
-        definition, address = self._state_address(message.kind, message.key)
         stored = await self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
@@ -185,7 +188,9 @@ class AsyncSystem(BaseSystem):
                 if inspect.isawaitable(reply):
                     reply = await reply
                 outcome = turn.outcome(opened, reply)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the asker's, or the dead letter's
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise
             found = failed(message, error)
             if found is None:
                 await self._run(self._fail_call(job, definition, error))
@@ -194,6 +199,14 @@ class AsyncSystem(BaseSystem):
         await self._run(self._commit_call(job, address, outcome))
 
     # --- inside
+
+    def _check_loop(self) -> None:
+        """What wakes its tasks belongs to the loop of the first use."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            raise InvalidArgument("this system belongs to another event loop: make one in this loop")
 
     async def _install(self) -> None:
         if not self._is_installed:
@@ -285,6 +298,12 @@ class _Mailroom:
                     await self._system._queue.extend_many(list(self._tasks.values()))
             except Exception as error:  # noqa: BLE001 - the next time may succeed; a lost lease is refused at the commit
                 logger.warning("leases of messages could not be extended: %s", error)
+
+
+def _is_being_cancelled() -> bool:
+    """The task itself, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:

@@ -189,7 +189,7 @@ class BaseSystem:
             )
 
     @staticmethod
-    def _fail_call(job: BaseJob, definition: Definition, error: Exception) -> Call[Any]:
+    def _fail_call(job: BaseJob, definition: Definition, error: BaseException) -> Call[Any]:
         pause = definition.retry_in(job.attempt, random.random())
         return job.fail_call(error, pause, pause is None)
 

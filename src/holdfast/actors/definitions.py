@@ -57,10 +57,17 @@ def define(
         raise InvalidArgument(f"an actor is a class with a method for each message; this is {actor!r}")
     has_events = state == "events"
     _check_making(kind, actor)
+    if any(vars(each).get("__slots__") for each in actor.__mro__):
+        raise InvalidArgument(
+            f"the class {actor.__name__} of {kind!r} has __slots__, and the state of an actor is what its"
+            " __dict__ has: leave them out"
+        )
     messages = {
         name: _signature(kind, name, function, may_await)
         for name, function in inspect.getmembers(actor, inspect.isfunction)
-        if not name.startswith("_") and not (has_events and name == APPLY)
+        if not name.startswith("_")
+        and not (has_events and name == APPLY)
+        and not isinstance(inspect.getattr_static(actor, name), staticmethod)
     }
     if not messages:
         raise InvalidArgument(

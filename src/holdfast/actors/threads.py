@@ -163,17 +163,17 @@ class System(BaseSystem):
     def _handle_once(self, job: Job) -> None:
         try:
             message = self._received(job)
+            definition, address = self._state_address(message.kind, message.key)
         except InvalidArgument as error:
             job.fail(error, final=True)
             return
-        definition, address = self._state_address(message.kind, message.key)
         stored = self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
             turn = Turn(definition, message, stored)
             with open_context(self._open_context(job, message, definition, turn)) as context:
                 outcome = turn.outcome(context, turn.call())
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the asker's, or the dead letter's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a handler raises is the asker's, or the dead letter's
             found = failed(message, error)
             if found is None:
                 self._run(self._fail_call(job, definition, error))

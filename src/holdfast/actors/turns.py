@@ -114,7 +114,7 @@ class Turn:
         return check_mapping(attributes_of(self._actor), f"the state of {self._definition.kind!r}")
 
 
-def failed(received: Received, error: Exception) -> Outcome | None:
+def failed(received: Received, error: BaseException) -> Outcome | None:
     """Nothing is changed, and the message is over. None: it is to be tried again."""
     text = str(error).replace("\0", "").encode("utf-8", "replace").decode()[:ERROR_TEXT_MAX]
     if isinstance(error, Rejected):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,9 @@ result is one document.
 """
 
 HAVE = "have"
+
+LINE_MOST = 100
+"""Longer lines are hard to read, however wide the terminal is."""
 
 
 def _one_of(question: str, keys: tuple[str, ...]) -> Callable[[str], str]:
@@ -66,7 +71,13 @@ def advise(json: bool, have: str | None, **answers: str | None) -> int:
         if not asks:
             return _print_question(step, json)
         given[step.key] = _ask(step)
-    if len(step.systems) == 1:
+    if have is not None and have not in step.systems:
+        complaint = f"{step.title!r} does not work on {have}: choose {', '.join(step.systems)}"
+        if not asks:
+            raise Misuse(complaint)
+        print_lines("", complaint)
+        have = None
+    if have is None and len(step.systems) == 1:
         have = step.systems[0]
     elif have is None:
         question = advice.Question(
@@ -77,8 +88,6 @@ def advise(json: bool, have: str | None, **answers: str | None) -> int:
         if not asks:
             return _print_question(question, json)
         have = _ask(question)
-    elif have not in step.systems:
-        raise Misuse(f"{step.title!r} does not work on {have}: choose {', '.join(step.systems)}")
     _print_advice(step, have, given, json)
     return Status.OK
 
@@ -97,7 +106,7 @@ def _ask(question: advice.Question) -> str:
         if not line:
             raise Misuse(f"no answer to {question.key!r}")
         for number, each in enumerate(question.answers, 1):
-            if line.strip() in {str(number), each.key}:
+            if line.strip().lower() in {str(number), each.key}:
                 return each.key
         print_lines(f"a number from 1 to {len(question.answers)}, please")
 
@@ -128,15 +137,32 @@ def _print_advice(leaf: advice.Leaf, system: str, given: dict[str, str], json: b
             }
         )
         return
-    print_lines("", leaf.title, "", leaf.why, "", "Code to start from:", "")
+    print_lines("", leaf.title, "", *_wrapped(leaf.why), "", "Code to start from:", "")
     print_lines(*(f"    {line}".rstrip() for line in leaf.code(system).rstrip().splitlines()))
     if promised is not None:
         print_lines("", f"What the engine {system} guarantees (holdfast guarantees prints all):")
-        print_lines(f"  - scope: {promised['scope']}", f"  - tokens: {promised['fencing']}")
-        print_lines(f"  - a dead holder's lock is free {promised['crash_release']}")
-        print_lines(*(f"  - needs: {need}" for need in promised["needs"]))
-    print_lines("", "What can still go wrong:", *(f"  - {each}" for each in leaf.wrong))
+        _print_items(
+            f"scope: {promised['scope']}",
+            f"tokens: {promised['fencing']}",
+            f"a dead holder's lock is free {promised['crash_release']}",
+            *(f"needs: {need}" for need in promised["needs"]),
+        )
+    print_lines("", "What can still go wrong:")
+    _print_items(*leaf.wrong)
     print_lines("", f"More: docs/{leaf.page}, docs/choosing.md")
+
+
+def _print_items(*items: str) -> None:
+    for each in items:
+        print_lines(*_wrapped(each, "  - ", "    "))
+
+
+def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
+    """At a terminal, lines that fit; elsewhere one line, for grep."""
+    if not os.isatty(1):
+        return [f"{first}{text}"]
+    width = min(shutil.get_terminal_size().columns, LINE_MOST)
+    return textwrap.wrap(text, max(width, 20), initial_indent=first, subsequent_indent=later)
 
 
 def _guarantees(system: str) -> dict[str, Any] | None:

@@ -83,15 +83,16 @@ def show(name: str, url: str | None, namespace: str, json: bool) -> int:
 
 
 def _state(info: GroupInfo) -> str:
-    if not info.members:
-        return "no members"
+    if not any(member.present for member in info.members):
+        return "no member is there"
     return "settled" if info.settled else "moving"
 
 
 def _row(member: MemberInfo) -> tuple[str, ...]:
     from .output import age
 
-    process = member.owner if member.present else f"away, kept for {age(member.rejoin_within)}"
+    away = f"away, kept for {age(member.rejoin_within)}" if member.rejoin_within else "gone"
+    process = member.owner if member.present else away
     counts = (str(len(member.owned)), str(len(member.assigned)))
     return (
         member.member,

@@ -125,7 +125,10 @@ def check_name(name: str, what: str = "name") -> str:
         instead = f"{what}.decode()" if isinstance(name, bytes | bytearray) else f"str({what})"
         raise InvalidArgument(f"a {what} is text; it is {type(name).__name__}: write {instead}")
     if not name:
-        raise InvalidArgument(f"the {what} is empty: name what is locked, for example 'invoices'")
+        instead = (
+            "name what is locked, for example 'invoices'" if what == "name" else "write for example 'shop'"
+        )
+        raise InvalidArgument(f"the {what} is empty: {instead}")
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:

@@ -120,6 +120,7 @@ class AsyncEventStore:
 
     def subscribe(self, from_: int = 0, *, timeout: Duration | None = None) -> AsyncSubscription:
         """``read_all`` that goes on: iterating waits for the next event."""
+        self._pool.check_open()
         return AsyncSubscription(self, check_from(from_), check_timeout(timeout))
 
     async def snapshot(

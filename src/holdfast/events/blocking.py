@@ -131,6 +131,7 @@ class EventStore:
         It ends when no event came for ``timeout`` seconds (None: never), or at ``close()``.
         """
         after, seconds = check_from(from_), check_timeout(timeout)
+        self._pool.check_open()
         self._prepare()
         return Subscription(FeedConnection(self._opener), self._dialect, after, seconds)
 

@@ -39,6 +39,9 @@ class ThreadPool:
     async def close(self) -> None:
         self._pool.close()
 
+    def check_open(self) -> None:
+        self._pool.check_open()
+
 
 async def in_thread(function: Callable[[], T]) -> T:
     """A cancellation waits until the thread is done, for what it uses is not free before."""
@@ -85,9 +88,12 @@ class AsyncPool:
         _abandoned.extend(self._idle)
         self._idle = []
 
-    async def _take(self) -> Any:
+    def check_open(self) -> None:
         if self._is_closed:
             raise EngineUnavailable("this store is closed: connect again")
+
+    async def _take(self) -> Any:
+        self.check_open()
         while self._idle:
             connection = self._idle.pop()
             if self._opener.is_usable(connection):

@@ -67,6 +67,11 @@ async def join(
 
     Use it with ``async with``, or call ``await member.leave()`` at the end.
     """
+    if not isinstance(client, AsyncClient):
+        raise InvalidArgument(
+            f"join takes a client of holdfast.aio.connect(url); this is {type(client).__name__}"
+            " (holdfast.ownership has the join for that of threads)"
+        )
     driver = client._driver
     options = Options.checked(
         client.guarantees,
@@ -117,6 +122,8 @@ async def groups(client: AsyncClient) -> list[GroupInfo]:
 class _TaskCallbacks(Callbacks):
     """Calls the user's functions in tasks."""
 
+    may_await = True
+
     def __init__(self, wrap: Callable[[Any], Any]) -> None:
         super().__init__(wrap)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,18 +140,24 @@ class _TaskCallbacks(Callbacks):
         task.add_done_callback(self._tasks.discard)
 
     async def _run_chain(self, partition: int) -> None:
-        while True:
-            await self._run(self._next_call(partition))
-            if not self._has_more(partition):
-                return
+        has_more = True
+        while has_more:
+            try:
+                await self._run(self._next_call(partition))
+            finally:
+                has_more = self._has_more(partition)
 
     async def _run(self, call: Call) -> None:
-        await self._call(call)
-        self._finish(call)
+        try:
+            await self._call(call)
+        finally:
+            self._finish(call)
 
     async def _report_loss(self, call: Call) -> None:
-        await self._call(call)
-        self._finish_loss(call)
+        try:
+            await self._call(call)
+        finally:
+            self._finish_loss(call)
 
     async def _call(self, call: Call) -> None:
         for function in call.functions:
@@ -152,6 +165,11 @@ class _TaskCallbacks(Callbacks):
                 result = function(call.held.partition, call.held.lease)
                 if inspect.isawaitable(result):
                     await result
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # It has cancelled its work, and waited for it.
             except Exception as error:  # noqa: BLE001 - the other functions are called all the same
                 self._failed(call, error)
 
@@ -189,7 +207,7 @@ class AsyncMember:
     @property
     def active(self) -> bool:
         """Whether it takes part. False: it left, its work does not stop, or it cannot reach the engine."""
-        return self._member.is_active
+        return self._member.is_present()
 
     @property
     def owned(self) -> frozenset[int]:

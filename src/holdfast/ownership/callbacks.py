@@ -4,6 +4,7 @@ partitions side by side. A loss is reported at once, whatever else is going on.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
+from ..errors import InvalidArgument
 from ..protocols.client_state import LeaseState
 from ..recipes.ownership import Held
 
@@ -37,6 +39,8 @@ class Call:
 class Callbacks(ABC):
     """The listener of a member. What runs the calls, threads or tasks, is the facades' concern."""
 
+    may_await = False
+
     def __init__(self, wrap: Callable[[LeaseState], Any]) -> None:
         self._wrap = wrap
         self._functions: dict[Event, list[Function]] = {"assigned": [], "revoked": [], "lost": []}
@@ -48,7 +52,20 @@ class Callbacks(ABC):
 
     def add(self, event: Event, function: Function | None) -> None:
         if function is not None:
-            self._functions[event].append(function)
+            self._functions[event].append(self.checked(event, function))
+
+    def checked(self, event: Event, function: Function) -> Function:
+        if not callable(function):
+            raise InvalidArgument(
+                f"on_{event} takes a function of the partition and its lease; this is"
+                f" {type(function).__name__}"
+            )
+        if not self.may_await and inspect.iscoroutinefunction(function):
+            raise InvalidArgument(
+                f"the on_{event} callback is async, and this member is for threads: join with"
+                " holdfast.ownership.aio"
+            )
+        return function
 
     # --- what the member reports
 
@@ -116,7 +133,7 @@ class Callbacks(ABC):
         self.wake_up()
 
     @staticmethod
-    def _failed(call: Call, error: Exception) -> None:
+    def _failed(call: Call, error: BaseException) -> None:
         log.error(
             "holdfast: an on_%s callback of partition %d raised",
             call.event,

@@ -50,6 +50,11 @@ def join(
 
     Use it as a context manager, or call ``leave()`` at the end.
     """
+    if not isinstance(client, Client):
+        raise InvalidArgument(
+            f"join takes a client of holdfast.connect(url); this is {type(client).__name__}"
+            " (holdfast.ownership.aio has the join for that of asyncio)"
+        )
     driver = client._driver
     options = Options.checked(
         client.guarantees,
@@ -131,7 +136,7 @@ class ThreadCallbacks(Callbacks):
         for function in call.functions:
             try:
                 function(call.held.partition, call.held.lease)
-            except Exception as error:  # noqa: BLE001 - the other functions are called all the same
+            except BaseException as error:  # noqa: BLE001 - the other functions are called all the same
                 self._failed(call, error)
 
 
@@ -169,7 +174,7 @@ class Member:
     @property
     def active(self) -> bool:
         """Whether it takes part. False: it left, its work does not stop, or it cannot reach the engine."""
-        return self._member.is_active
+        return self._member.is_present()
 
     @property
     def owned(self) -> frozenset[int]:

@@ -221,13 +221,24 @@ async def set_if(cell: Cell, version: int, data: bytes) -> int:
 async def update(cell: Cell, change: Callable[[bytes | None], bytes], timeout: float | None = None) -> bytes:
     """Replace the value by ``change(value)``, again for each value that another writer stored meanwhile."""
     before = cell.seen
+    is_outdated = before is not None  # perhaps
     if before is None:
         before = await read(cell)
     ends_at = None if timeout is None else await Now() + timeout
     tries = 0
     while True:
-        data = change(before.data)
+        try:
+            data = change(before.data)
+        except Exception:
+            # A write is compared by the engine, and a refusal is not: it has to see what is stored now.
+            newest = await read(cell) if is_outdated else before
+            is_outdated = False
+            if newest.version == before.version:
+                raise
+            before = newest
+            continue
         before, is_swapped = await _swap(cell, before, data)
+        is_outdated = False
         if is_swapped:
             return data
         tries += 1

@@ -317,6 +317,11 @@ class Member:
         self.leaving = True
         self.wake_up()
 
+    def is_present(self) -> bool:
+        """Whether it takes part, by the clock: a process that stood still knows it at once."""
+        presence = self.presence
+        return self.is_active and presence is not None and _is_held(presence, self.client_state.now())
+
     def owned(self) -> frozenset[int]:
         return frozenset(partition for partition in list(self.held) if self.owns(partition))
 
@@ -417,8 +422,18 @@ async def _round_or_pause(member: Member) -> None:
 async def _round(member: Member) -> float:
     """Read, and act. Returns for how many seconds there is nothing more to do."""
     _forget_lost(member)
-    await _release_stopped(member)
-    await _be_present(member)
+    is_reachable = True
+    if not member.takes_part:
+        _revoke_all_but(member, frozenset())  # work stops also where the engine does not answer
+        is_reachable = await _withdraw(member)
+    is_reachable = await _release_stopped(member, is_reachable)
+    if member.leaving and not is_reachable:
+        member.has_left = not member.held  # what remains to be said, the others find out
+        if member.held:
+            await Pause(RETRY_SECONDS_MAX)
+        return 0.0
+    if member.takes_part:
+        await _be_present(member)
     contents, state = await _read(member)
     await _update(member, contents, state)
     mine = _mine(member)
@@ -441,10 +456,10 @@ def _forget_lost(member: Member) -> None:
     member.stopping = [held for held in member.stopping if not held.has_stopped]
 
 
-async def _release_stopped(member: Member) -> None:
-    """Release what was revoked: when its work has stopped, and when its time is over."""
+async def _release_stopped(member: Member, is_reachable: bool = True) -> bool:
+    """Release what was revoked: when its work has stopped, and when its time is over. Returns whether the
+    engine answered."""
     now = await Now()
-    is_reachable = True
     for held in list(member.held.values()):
         if held.overdue_at is None or (not held.has_stopped and now < held.overdue_at):
             continue
@@ -461,6 +476,7 @@ async def _release_stopped(member: Member) -> None:
             )
         is_reachable = await _release(member.client_state, held.state, is_reachable)
         member.held.pop(held.partition, None)
+    return is_reachable
 
 
 async def _release(client_state: ClientState, state: LeaseState, is_reachable: bool = True) -> bool:
@@ -469,27 +485,35 @@ async def _release(client_state: ClientState, state: LeaseState, is_reachable: b
         try:
             await records.release(client_state, state, 0.0)
             return True
+        except EngineUnavailable:
+            is_reachable = False
         except HoldfastError:
-            pass
+            pass  # it was lost
     await records.abandon(client_state, state)
-    return False
+    return is_reachable
 
 
 async def _be_present(member: Member) -> None:
-    """Hold the group's record while this member takes part, and only then."""
+    """Hold the group's record while this member takes part."""
     client_state, presence = member.client_state, member.presence
     if presence is not None and not _is_held(presence, client_state.now()):
         member.presence = presence = None
-    if member.takes_part and presence is None and not await _is_replaced(member):
+    if presence is None and not await _is_replaced(member):
         client_state.check_timers_run()
         presence = await _try(member, member.options.presence())
         if presence is not None:
             presence.end_callbacks.append(member.wake_up)
             member.presence, member.token = presence, presence.token
-    elif presence is not None and not member.takes_part:
-        member.presence = None
-        await _release(client_state, presence)
     member.is_active = member.presence is not None
+
+
+async def _withdraw(member: Member) -> bool:
+    """Release the group's record. Returns whether the engine answered."""
+    presence, member.presence = member.presence, None
+    member.is_active = False
+    if presence is None or not _is_held(presence, member.client_state.now()):
+        return True
+    return await _release(member.client_state, presence)
 
 
 async def _is_replaced(member: Member) -> bool:

@@ -80,7 +80,7 @@ def test_a_refused_try_is_one_transaction(connect: Connect, hold: Hold, spy: Spy
 
 
 def test_a_waiter_looks_once_when_it_is_woken(connect: Connect, hold: Hold, spy: Spy) -> None:
-    """One notification, one look; whoever waits behind it is not woken."""
+    """One notification, one look; waiters behind it are not woken."""
     client, first, second = connect(), connect(), connect()
     lease = hold(client.lock("x"))
     granted: list[int] = []

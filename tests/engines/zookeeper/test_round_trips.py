@@ -79,7 +79,7 @@ def test_a_try_that_fails_puts_nothing(connect: Connect, hold: Hold, spy: Spy) -
 
 
 def test_a_waiter_is_notified_once_and_looks_once(connect: Connect, hold: Hold, spy: Spy) -> None:
-    """Of many who wait only the next one hears of a release."""
+    """Of many waiters only the next one is notified of a release."""
     client, other = connect(session_timeout=60), connect(session_timeout=60)
     first = hold(other.lock("x"))
     granted: list[Lease] = []

@@ -104,7 +104,7 @@ class Idempotent:
             driver.run(recipe.leave(attempt, weakref.ref(threading.current_thread()), error))
 
     def _give_up(self, attempt: Attempt[Lease]) -> None:
-        """An interrupt may have come before the end of the block had begun. Only it has the lease."""
+        """The end of the block may not have begun before an interrupt. Only this object knows the lease."""
         driver = self._client._driver
         if not driver.closed:
             driver.run(recipe.give_up(attempt))
