@@ -107,6 +107,8 @@ def targets_section(outcomes: Sequence[Outcome]) -> str:
 
 def targets_table(outcomes: Sequence[Mapping[str, Any]]) -> str:
     """Of outcomes as they are in the JSON."""
+    if not outcomes:
+        return "None is set."
     lines = [
         (
             outcome["text"],

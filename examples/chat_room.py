@@ -1,4 +1,4 @@
-"""A chat room is an actor: it handles one message at a time, so nobody posts to a room that is being closed.
+"""A chat room is an actor: it handles one message at a time, so no guest posts to a room that is closing.
 
 Two processes run the rooms, and one is killed in the middle of the conversation. Every line that a guest has
 posted is in the room once, in the order of that guest, and was passed on to every reader once:

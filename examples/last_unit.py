@@ -3,8 +3,8 @@
     python examples/last_unit.py                              a SQLite file of its own
     python examples/last_unit.py --database postgresql://…    PostgreSQL (makes and drops a table)
 
-Each buyer is a thread with a connection of its own. All four ways read, decide and write; what differs is
-who waits.
+Each buyer is a thread with a connection of its own. All four ways read, decide and write; they differ
+in which buyers wait.
 """
 
 from __future__ import annotations

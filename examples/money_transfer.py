@@ -4,8 +4,8 @@
     python examples/money_transfer.py --database postgresql://…    PostgreSQL (makes and drops a table)
 
 Two transfers that lock the same two rows in opposite orders wait for each other for ever. Here every transfer
-locks the smaller number first. What still deadlocks, for a reason elsewhere, is run again by
-``retry_transaction``.
+locks the smaller number first. If a deadlock has another cause,
+``retry_transaction`` runs the transfer again.
 """
 
 from __future__ import annotations

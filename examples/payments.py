@@ -7,7 +7,7 @@ A lock alone: the first process finds the order unpaid, and stands still (SIGSTO
 lease runs out, the second process charges. Then the first goes on, and charges again.
 
 Marked before: the order is marked as paid before it is charged, and the process is killed between the two.
-The next process finds the mark. Nobody ever charges.
+The next process finds the mark, and the order is never charged.
 
 Idempotent: the process runs under the order's key, and passes that key on to the gateway, which charges once
 for each key. It stands still and is killed at the worst moments, and there is one charge.

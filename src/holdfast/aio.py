@@ -19,10 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
-from .core import arguments, handover
+from .core import arguments
 from .core.arguments import Spec
-from .core.canonical import Key
-from .core.handover import Handover
 from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.asyncio import AsyncioDriver, LossCancellation
 from .engine_api import Engine
@@ -48,6 +46,7 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups_asyncio import LoopWakeup
 
 if TYPE_CHECKING:
+    from .core.canonical import Key
     from .facades.asyncio.barrier import AsyncBarrier
     from .facades.asyncio.cell import AsyncCell, AsyncCounter
     from .facades.asyncio.election import AsyncElection
@@ -166,7 +165,7 @@ class AsyncClient:
     def all(
         self, *names: str | AsyncLock, order: Order = "sorted", **options: Unpack[LockOptions]
     ) -> AsyncMultiLock:
-        """Several locks at once: all of them or none, and to lose one is to lose all.
+        """Several locks at once: all of them or none. Losing one is losing all.
 
         order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
             has to wait while it holds some releases them, and tries again after a random pause.
@@ -203,7 +202,7 @@ class AsyncClient:
     def election(
         self, name: str, value: bytes = b"", *, ttl: Duration = 30.0, grace: Duration = 0.0
     ) -> AsyncElection:
-        """An election: of all its candidates, in all processes, one at a time is the leader.
+        """An election: one of its candidates, in all processes, is the leader at a time.
 
         name: of the election; a lock of the same name has nothing to do with it.
         value: what ``leader()`` shows of this candidate once it leads, for example its address; up to 64 KiB.
@@ -276,7 +275,7 @@ class AsyncClient:
         name: of the job; a lock of the same name has nothing to do with it.
         every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
         at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
-        at_least: how soon after its start the next run may begin.
+        at_least: the least time from the start of one run to the start of the next.
         on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
             or counts ("skip": at most once).
         catch_up: one run makes up for all missed firings, also between two firings.
@@ -301,7 +300,7 @@ class AsyncClient:
         return await self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     def latch(self, name: str, count: int) -> AsyncLatch:
-        """A count that goes down to zero, once, and lets those pass that wait for that.
+        """A count that goes down to zero, once. Its waiters go on when it is zero.
 
         name: of the latch; a lock of the same name has nothing to do with it.
         count: how many times it has to be counted down; every user of the name must give the same count.
@@ -361,6 +360,8 @@ class AsyncClient:
 
     async def adopt(self, text: str) -> AsyncLease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
+        from .core import handover  # only here: few programs hand a lease over
+
         given = handover.parse(text)
         owner = self._driver.owner_prefix + _current_task().get_name()
         state = await self._driver.run(
@@ -442,6 +443,8 @@ class AsyncLease(BaseLease):
 
     async def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        from .core.handover import Handover
+
         secret = await self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 

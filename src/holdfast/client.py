@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, Unpack
 
-from .core import arguments, handover
+from .core import arguments
 from .core.arguments import Spec
-from .core.canonical import Key
-from .core.handover import Handover
 from .core.lock_options import NAMES_HELP, Duration, IfLost, LockOptions, documents_lock_options
 from .drivers.threads import ThreadsDriver
 from .engine_api import Engine
@@ -42,6 +40,7 @@ from .runtime.forks import register_after_fork
 from .runtime.wakeups import ThreadWakeup
 
 if TYPE_CHECKING:
+    from .core.canonical import Key
     from .facades.threads.barrier import Barrier
     from .facades.threads.cell import Cell, Counter
     from .facades.threads.election import Election
@@ -151,7 +150,7 @@ class Client:
 
     @documents_lock_options("raise", "with", name_help=NAMES_HELP)
     def all(self, *names: str | Lock, order: Order = "sorted", **options: Unpack[LockOptions]) -> MultiLock:
-        """Several locks at once: all of them or none, and to lose one is to lose all.
+        """Several locks at once: all of them or none. Losing one is losing all.
 
         order: "sorted": by name, so that callers cannot deadlock; "given": as written here, and a caller that
             has to wait while it holds some releases them, and tries again after a random pause.
@@ -188,7 +187,7 @@ class Client:
     def election(
         self, name: str, value: bytes = b"", *, ttl: Duration = 30.0, grace: Duration = 0.0
     ) -> Election:
-        """An election: of all its candidates, in all processes, one at a time is the leader.
+        """An election: one of its candidates, in all processes, is the leader at a time.
 
         name: of the election; a lock of the same name has nothing to do with it.
         value: what ``leader()`` shows of this candidate once it leads, for example its address; up to 64 KiB.
@@ -261,7 +260,7 @@ class Client:
         name: of the job; a lock of the same name has nothing to do with it.
         every: the period, at least a second; each firing runs once. None: whenever no other server runs it.
         at_most: how long one run may hold the job, after which its lease is lost; None: no limit.
-        at_least: how soon after its start the next run may begin.
+        at_least: the least time from the start of one run to the start of the next.
         on_crash: a run that began and did not end is repeated at the next request ("rerun": at least once),
             or counts ("skip": at most once).
         catch_up: one run makes up for all missed firings, also between two firings.
@@ -286,7 +285,7 @@ class Client:
         return self._driver.run(list_jobs(self._driver.client_state, prefix))
 
     def latch(self, name: str, count: int) -> Latch:
-        """A count that goes down to zero, once, and lets those pass that wait for that.
+        """A count that goes down to zero, once. Its waiters go on when it is zero.
 
         name: of the latch; a lock of the same name has nothing to do with it.
         count: how many times it has to be counted down; every user of the name must give the same count.
@@ -344,6 +343,8 @@ class Client:
 
     def adopt(self, text: str) -> Lease:
         """Take over the lease that another process exported (``text = lease.export()``), with its token."""
+        from .core import handover  # only here: few programs hand a lease over
+
         given = handover.parse(text)
         owner = self._driver.owner_prefix + threading.current_thread().name
         state = self._driver.run(
@@ -457,6 +458,8 @@ class Lease(BaseLease):
 
     def export(self) -> str:
         """Hand it over: another process takes it with ``client.adopt(text)`` within one ttl."""
+        from .core.handover import Handover
+
         secret = self._client._driver.run(locks.export(self._client._driver.client_state, self._state))
         return Handover.of(self._state, self._client.namespace, secret).text()
 

@@ -17,7 +17,7 @@ __all__ = ["Finding", "examine"]
 
 
 @runtime_checkable
-class Diagnosable(Protocol):
+class _Diagnosable(Protocol):
     """An engine that can examine its server."""
 
     def diagnose(self, io_timeout: float) -> list[Finding]:
@@ -34,6 +34,6 @@ def examine(
 ) -> list[Finding]:
     """Examine the server: connection, clock, rights, and what its guarantees depend on. Takes no lock."""
     engine = engine_for(url, namespace, options)
-    if not isinstance(engine, Diagnosable):
+    if not isinstance(engine, _Diagnosable):
         raise Unsupported(f"{engine.url.partition(':')[0]}:// has nothing to examine")
     return engine.diagnose(arguments.check_io_timeout(io_timeout))

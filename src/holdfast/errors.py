@@ -99,7 +99,8 @@ class Deadlock(HoldfastError):
     """Waiting would never end: several holders wait for each other, the holder of the read side of a
     reader/writer lock asks for its write side, or a database found transactions that wait for each other.
 
-    ``cycle``: of locks, who waits for which name, held by whom; the last holder is the first waiter."""
+    ``cycle``: each waiter with the name that it waits for and its holder; the last holder is the first
+    waiter."""
 
     name: str = ""
     cycle: tuple[WaitEdge, ...] = ()

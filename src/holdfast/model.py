@@ -150,7 +150,7 @@ class WaitEdge:
     """One step of a cycle of waiters: a thread or task that waits, and the grant that it waits for."""
 
     owner: str
-    """Who waits: ``host/pid/thread-or-task``."""
+    """The waiter: ``host/pid/thread-or-task``."""
     client: str
     name: str
     """The name that it waits for."""

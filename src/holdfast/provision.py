@@ -19,7 +19,7 @@ IO_TIMEOUT_SECONDS = 30.0
 
 
 @runtime_checkable
-class Installable(Protocol):
+class _Installable(Protocol):
     """An engine that needs tables or functions in its server."""
 
     def install(self, io_timeout: float) -> bool: ...
@@ -38,9 +38,9 @@ def script(url: str | None = None, **options: Any) -> str:
     return _installable(url, options).script()
 
 
-def _installable(url: str | None, options: dict[str, Any]) -> Installable:
+def _installable(url: str | None, options: dict[str, Any]) -> _Installable:
     engine = engine_for(url, "holdfast", options)
-    if not isinstance(engine, Installable):
+    if not isinstance(engine, _Installable):
         raise Unsupported(
             f"{engine.url.partition(':')[0]}:// needs no preparation: connect and use it "
             "(only postgresql:// has tables, which can be made beforehand)"

@@ -106,7 +106,8 @@ def test_a_worker_killed_in_the_middle_of_a_message(url: str, queue: Queue, driv
 
 
 def stop_outside_of_transactions(child: Process, url: str) -> None:
-    """One that is stopped while it writes keeps everybody from a SQLite file, whatever it does afterwards."""
+    """A process that is stopped while it writes keeps all others from a SQLite file, whatever it does
+    afterwards."""
     while True:
         child.stop()
         if not url.startswith("sqlite"):

@@ -1,4 +1,4 @@
-"""The two drivers under one form: every call is awaited, so each test is told once."""
+"""The two drivers under one form: every call is awaited, so each test is written once."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_a_cancellation_from_outside_is_not_swallowed() -> None:
 
 
 def test_a_cancellation_from_outside_and_a_loss() -> None:
-    """Whoever cancelled the task sees it cancelled, and the loss is noted on the cancellation."""
+    """The task that cancelled it sees it cancelled, and the loss is noted on the cancellation."""
 
     async def test(client: AsyncClient) -> None:
         notes: list[str] = []

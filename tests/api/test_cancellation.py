@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 import holdfast
 import holdfast.aio
 from api.spy import Call, Spy
-from holdfast import NotHeld
+from holdfast import BrokenBarrierError, LockTimeout, NotHeld
 from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
+from holdfast.core.effects import Apply, OutcomeUnknown
+from holdfast.rules.requests import Inspect
 from support import async_wait_until
 
 Act = Callable[[AsyncClient], Awaitable[object]]
@@ -109,7 +111,7 @@ def test_cancelled_while_waiting(kind: str, again: bool) -> None:
             finally:
                 letting_go.cancel()
                 with contextlib.suppress(NotHeld):
-                    # Whoever is left holding it is not the one who was cancelled.
+                    # The task that is left holding it is not the cancelled one.
                     lease = holder.lease
                     if lease is not None:
                         await asyncio.shield(lease.release())
@@ -191,6 +193,146 @@ def test_cancelled_while_setting_a_value_extending_or_looking() -> None:
     assert asyncio.run(sweep(make)) >= 12
 
 
+async def campaign(client: AsyncClient) -> None:
+    async with client.election("x", b"short").campaign() as leadership:
+        await leadership.proclaim(bytes(2000))
+
+
+async def campaign_with_a_long_value(client: AsyncClient) -> None:
+    """It is stored after the grant: one step more."""
+    async with client.election("x", bytes(2000)).campaign():
+        pass
+
+
+async def one_term(client: AsyncClient) -> None:
+    terms = client.election("x").terms()
+    try:
+        async with await anext(terms):
+            pass
+    finally:
+        await terms.aclose()
+
+
+async def job(client: AsyncClient) -> None:
+    async with client.job("x") as run:
+        assert run is not None
+        run.set_result(1)
+
+
+async def idempotent_run(client: AsyncClient) -> None:
+    async def work() -> int:
+        return 1
+
+    assert await client.idempotent("x").run(work) == 1
+
+
+async def idempotent_block(client: AsyncClient) -> None:
+    async with client.idempotent("x") as attempt:
+        if not attempt.done:
+            attempt.set_result(1)
+
+
+async def all_of_them(client: AsyncClient) -> None:
+    async with client.all("x", "y"):
+        pass
+
+
+async def all_in_order(client: AsyncClient) -> None:
+    async with client.all("y", "x", order="given"):
+        pass
+
+
+async def any_of_them(client: AsyncClient) -> None:
+    async with client.any("x", "y"):
+        pass
+
+
+async def barrier(client: AsyncClient) -> None:
+    with contextlib.suppress(BrokenBarrierError):
+        await client.barrier("x", 2).wait(0)
+
+
+@contextlib.asynccontextmanager
+async def held(client: AsyncClient, *names: str) -> AsyncIterator[None]:
+    """By another task, which is not cancelled."""
+
+    async def acquire() -> list[AsyncLease]:
+        leases = await client.all(*names).acquire()
+        assert leases is not None
+        return list(leases.values())
+
+    leases = await asyncio.create_task(acquire())
+    try:
+        with contextlib.suppress(LockTimeout):
+            yield
+    finally:
+        for lease in leases:
+            await asyncio.shield(lease.release())
+
+
+async def campaign_in_vain(client: AsyncClient) -> None:
+    async with held(client, "_holdfast/election:x"), client.election("x").campaign(timeout=0.01):
+        pass
+
+
+async def idempotent_in_vain(client: AsyncClient) -> None:
+    async with held(client, "_holdfast/idempotency:/x"), client.idempotent("x", timeout=0.01):
+        pass
+
+
+async def all_in_vain(client: AsyncClient) -> None:
+    async with held(client, "y"), client.all("x", "y", timeout=0.01):
+        pass
+
+
+async def all_in_order_in_vain(client: AsyncClient) -> None:
+    async with held(client, "x"), client.all("y", "x", order="given", timeout=0.01):
+        pass
+
+
+async def any_in_vain(client: AsyncClient) -> None:
+    async with held(client, "x", "y"), client.any("x", "y", timeout=0.01):
+        pass
+
+
+RECIPES = [
+    campaign,
+    campaign_with_a_long_value,
+    one_term,
+    job,
+    idempotent_run,
+    idempotent_block,
+    all_of_them,
+    all_in_order,
+    any_of_them,
+    barrier,
+    campaign_in_vain,
+    idempotent_in_vain,
+    all_in_vain,
+    all_in_order_in_vain,
+    any_in_vain,
+]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.__name__))
+def test_cancelled_in_a_recipe(recipe: Act, again: bool) -> None:
+    """Afterwards it can be used at once."""
+
+    async def make(client: AsyncClient) -> Act:
+        async def act(client: AsyncClient) -> None:
+            try:
+                await recipe(client)
+            except asyncio.CancelledError:
+                await async_wait_until(lambda: not client._driver.client_state.leases, timeout=5)
+                await asyncio.wait_for(asyncio.create_task(_awaited(recipe, client)), 10)
+                raise
+
+        return act
+
+    assert asyncio.run(sweep(make, again)) >= 4
+
+
 def test_cancelled_before_it_began() -> None:
     async def main() -> None:
         async with holdfast.aio.connect("memory://not-begun") as client:
@@ -248,6 +390,36 @@ def test_the_cancellation_does_not_hang_when_the_engine_does() -> None:
         await client.close()
 
     asyncio.run(main())
+
+
+def test_a_request_of_the_clean_up_that_is_cancelled_too_has_an_unknown_outcome() -> None:
+    """It was taken for answered, so that a lock was thought released that was still held."""
+    seen: list[BaseException] = []
+
+    async def cleans_up() -> None:
+        try:
+            await Apply("x", Inspect())
+        except asyncio.CancelledError:
+            try:
+                await Apply("x", Inspect())
+            except OutcomeUnknown as unknown:
+                seen.append(unknown)
+            raise
+
+    async def main() -> None:
+        async def cancel(call: Call) -> None:
+            task.cancel()
+            await asyncio.sleep(0)
+
+        spy = Spy("memory://cancelled-twice")
+        async with AsyncClient(spy, "holdfast", 5.0) as client:
+            task = asyncio.create_task(client._driver.run(cleans_up()))
+            spy.before = cancel
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert len(seen) == 1
 
 
 def test_acquire_is_a_plain_function() -> None:

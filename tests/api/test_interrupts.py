@@ -32,18 +32,18 @@ from support.thorough import THOROUGH
 
 RESUME = dis.opmap["RESUME"]
 
-STRIDES = {"redlock": 17, "zookeeper": 5}
+STRIDES = {"redlock": 17, "zookeeper": 5, "etcd": 3}
 """Where there are hundreds of points, much alike (as when several nodes are asked at once), an ordinary run
 takes every so many-th of them."""
 
 SEVERAL_STRIDE = 7
-"""Several locks at once have all the points of one lock, and more for each further name."""
+"""Several locks at once, and recipes, have all the points of one lock, and more beside."""
 
 PARTIES = "_holdfast/parties:x"
 """The lock of which each party of the barrier ``x`` holds a read lease."""
 
 SETTLES_IN = {"redlock": 5.0}
-"""Where a majority decides: a minority may have yet to hear of a release, and connections that an interrupt
+"""Where a majority decides: a minority may not have received a release yet, and connections that an interrupt
 struck are made anew. Who tries but once may then find too few nodes."""
 
 
@@ -246,44 +246,89 @@ def test_interrupted_while_leaving_with(client: Client) -> None:
     assert sweep(client, lock, leave, hold, releasing=True) > 10
 
 
+# --- recipes ------------------------------------------------------------------------------------
+
+
+def points(client: Client, stride: int = 1) -> Iterator[Interrupter]:
+    """An interrupter for every point in turn, until one was not reached."""
+    at = 0
+    while True:
+        at += 1 if THOROUGH else stride * STRIDES.get(client.guarantees.engine, 1)
+        interrupter = Interrupter(at)
+        yield interrupter
+        if not interrupter.fired:
+            break
+    assert at > 20, "hardly anything was interrupted"
+
+
 @pytest.mark.parametrize("value", [b"", bytes(2000)], ids=["short", "long"])
-def test_interrupted_while_campaigning(value: bytes) -> None:
+def test_interrupted_while_campaigning(client: Client, value: bytes) -> None:
     """A value that is too long for the grant is stored after it: one step more to be interrupted in."""
-    with holdfast.connect("memory://") as client:
-        election, lock = client.election("x", value), client.lock(client.election("x").lock_name)
-        at = 0
-        while True:
-            at += 1
-            interrupter, campaign = Interrupter(at), election.campaign()
-            if not interrupted_by(interrupter, lambda _, campaign=campaign: campaign.__enter__(), lock):  # type: ignore[misc]  # mypy cannot type a lambda with a default
-                campaign.__exit__(None, None, None)
-            if not interrupter.fired:
-                break
+    if len(value) > 1024 and not client.guarantees.has_values:
+        return  # refused before any request
+    election, lock = client.election("x", value), client.lock(client.election("x").lock_name)
+    for interrupter in points(client, 3):
+        campaign = election.campaign()
+        if not interrupted_by(interrupter, lambda _, campaign=campaign: campaign.__enter__(), lock):  # type: ignore[misc]  # mypy cannot type a lambda with a default
+            campaign.__exit__(None, None, None)
+        if interrupter.fired:
             nothing_is_left(client, lock, interrupter.where)
-    assert at > 10
 
 
-def test_interrupted_in_a_job(tmp_path: Path) -> None:
-    """Wherever it comes, nothing is held afterwards, and the job can run again."""
-    with holdfast.connect(FRESH_URL["memory"](tmp_path)) as client:
-        at = not_begun = 0
-        while True:
-            at += 1
-            job = client.job("x")
-            interrupter = Interrupter(at)
-            with contextlib.suppress(KeyboardInterrupt), interrupter.at_work(), job:
-                pass
-            if job._entries:
-                not_begun += 1
-                with contextlib.suppress(NotHeld):
-                    job.__exit__(None, None, None)
-            if not interrupter.fired:
-                break
+def test_interrupted_while_campaigning_in_vain(client: Client) -> None:
+    election, lock = client.election("x"), client.lock(client.election("x").lock_name)
+    with client.election("x").campaign() as leadership:
+        for interrupter in points(client, SEVERAL_STRIDE):
+            with contextlib.suppress(KeyboardInterrupt, LockTimeout), interrupter.at_work():
+                election.campaign(timeout=0.01).__enter__()
             wait_until(
-                lambda: not client.inspect("_holdfast/job:x").locked, message=interrupter.where, timeout=5
+                lambda: not client.inspect(lock.name).waiters,
+                timeout=5,
+                message=f"waits: {interrupter.where}",
             )
-        assert at > 100
-        assert not_begun < 25, "an end that has begun is finished"
+            leadership.check()
+
+
+@needs("cells")
+def test_interrupted_in_a_job(client: Client) -> None:
+    """Wherever it comes, nothing is held afterwards, and the job can run again."""
+    not_begun = 0
+    for interrupter in points(client, 1 if client.guarantees.engine == "memory" else SEVERAL_STRIDE):
+        job = client.job("x")
+        with contextlib.suppress(KeyboardInterrupt), interrupter.at_work(), job:
+            pass
+        if job._entries:
+            not_begun += 1
+            with contextlib.suppress(NotHeld):
+                job.__exit__(None, None, None)
+        wait_until(lambda: not client.inspect("_holdfast/job:x").locked, message=interrupter.where, timeout=5)
+    assert not_begun < 25, "an end that has begun is finished"
+    with client.job("x") as run:
+        assert run is not None
+
+
+@needs("value")
+@pytest.mark.parametrize("how", ["run", "with"])
+def test_interrupted_in_an_idempotent_operation(client: Client, how: str) -> None:
+    """Wherever it comes, nothing is held afterwards, and the next caller gets the one result."""
+    not_begun = 0
+    stride = 1 if client.guarantees.engine == "memory" else SEVERAL_STRIDE
+    for number, interrupter in enumerate(points(client, stride)):
+        key = f"x{number}"
+        operation = client.idempotent(key)
+        with contextlib.suppress(KeyboardInterrupt), interrupter.at_work():
+            if how == "run":
+                operation.run(lambda: "done")
+            else:
+                with operation as attempt:
+                    attempt.set_result("done")
+        if operation._entered:
+            not_begun += 1
+            operation.__exit__(None, None, None)
+        name = f"_holdfast/idempotency:/{key}"
+        wait_until(lambda name=name: not client.inspect(name).locked, message=interrupter.where, timeout=5)  # type: ignore[misc]  # as above
+        assert client.idempotent(key, timeout=0).run(lambda: "done") == "done"
+    assert not_begun < 10 if how == "with" else not not_begun, "an end that has begun is finished"
 
 
 # --- several locks at once ----------------------------------------------------------------------

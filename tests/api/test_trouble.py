@@ -387,3 +387,69 @@ async def test_closing_when_the_engine_is_gone(world: SpyWorld) -> None:
     began = time.monotonic()
     await ann(client.close)
     assert time.monotonic() - began < 10
+
+
+# --- waiting for other things than one lock -----------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["latch", "barrier"])
+async def test_a_wait_at_a_latch_or_a_barrier_outlasts_an_outage(world: SpyWorld, what: str) -> None:
+    """As a waiter for a lock does. The outage is longer than ``io_timeout``."""
+    ann, bob = world.actor(), world.actor()
+    count = 1 if what == "latch" else 2
+    mine, theirs = [
+        getattr(client, what)("x", count) for client in (world.client(io_timeout=0.05), world.client())
+    ]
+    waiting = ann(mine.wait, 60)
+    await world.until(lambda: world.spy.asked("ReadCell") >= 2)
+    world.spy.before = outage = Outage("ReadCell")
+    await world.until(lambda: waiting.done() or outage.seconds > 0.3)
+    world.spy.before = nothing
+    await bob(theirs.count_down if what == "latch" else theirs.wait)
+    assert await waiting in (True, 0)
+    world.spy.before = Outage("ReadCell")
+    with pytest.raises(EngineUnavailable):
+        await ann(mine.wait, 60)
+
+
+async def test_any_takes_what_it_can_reach_and_outlasts_an_outage(world: SpyWorld) -> None:
+    ann, several = world.actor(), world.client(io_timeout=5.0).any("x", "y")
+    world.spy.before = failing(NotApplied, "Acquire", times=1)
+    assert held(await ann(several.acquire, blocking=False)).name == "y"
+    await ann(several.release)
+    world.spy.before = failing(NotApplied, "Acquire", times=4)
+    assert held(await ann(several.acquire)).name == "x"
+    await ann(several.release)
+    world.spy.before = failing(NotApplied, "Acquire")
+    with pytest.raises(EngineUnavailable, match="out of order"):
+        await ann(several.acquire, blocking=False)
+    with pytest.raises(EngineUnavailable, match="out of order"):
+        await ann(world.client(io_timeout=0.05).any("x", "y").acquire)
+
+
+async def test_a_job_is_not_missed_for_a_connection_that_broke(world: SpyWorld) -> None:
+    """It waits for no other server, but it does try to reach the engine."""
+    ann, job = world.actor(), world.client().job("x")
+    for kind in (NotApplied, OutcomeUnknown):
+        world.spy.before = failing(kind, "Acquire", times=2)
+        async with ann.inside(job) as run:  # type: ignore[arg-type]  # an actor enters anything like a lock
+            assert run is not None
+    world.spy.before = failing(NotApplied, "Acquire")
+    with pytest.raises(EngineUnavailable):
+        await ann(getattr(world.client(io_timeout=0.1).job("x"), ann.enter_name))
+
+
+class Outage:
+    """Nothing that is asked happens."""
+
+    def __init__(self, *asked: str) -> None:
+        self._asked = asked
+        self._began: float | None = None
+        self.seconds = 0.0
+        """Between the first and the last request that failed."""
+
+    def __call__(self, call: Call) -> None:
+        if set(self._asked) & set(call.asked):
+            self._began = self._began or time.monotonic()
+            self.seconds = time.monotonic() - self._began
+            raise NotApplied("out of order")

@@ -47,7 +47,7 @@ def test_a_median_lies_between_its_quartiles(samples: list[float]) -> None:
 
 
 def test_what_slows_a_whole_round_down_cancels_out() -> None:
-    """The second round was ten times slower for everybody."""
+    """The second round was ten times slower for all contestants."""
     ratio = paired_ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0])
     assert ratio is not None
     assert (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)

@@ -52,7 +52,7 @@ def test_all_scenes_as_json(command_line: CommandLine, scratch: Path, tmp_path: 
     assert killed["figures"]["longest_seconds"] < killed["figures"]["lease_left_seconds"]
     assert killed["figures"]["in_order"] is True
     assert left_in(scratch) == []
-    assert left_in(tmp_path) == ["scratch"], "the locks of whoever runs it are not touched"
+    assert left_in(tmp_path) == ["scratch"], "the locks of its user are not touched"
 
 
 def test_at_a_terminal(command_line: CommandLine, scratch: Path) -> None:

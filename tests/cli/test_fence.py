@@ -64,7 +64,7 @@ def test_the_whole_of_it_on_each_database(line: CommandLine, kind: str) -> None:
             db.cursor().execute("INSERT INTO invoice VALUES (1)")
         db.rollback()
         line.start("fence", "unprotect", "invoice", env=where).succeed()
-        db.cursor().execute("SELECT * FROM invoice")  # SQLite: whoever was refused looks at the schema again
+        db.cursor().execute("SELECT * FROM invoice")  # SQLite: a refused connection looks at the schema again
         db.cursor().execute("INSERT INTO invoice VALUES (1)")
         db.rollback()
         assert "removed 0" in line.start("fence", "prune", "--older-than", "90d", env=where).succeed()

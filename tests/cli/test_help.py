@@ -72,6 +72,8 @@ SLOW = (
     "click",
     "ctypes",
     "email",
+    "holdfast.core.canonical",
+    "holdfast.core.handover",
     "holdfast.fencing.sql",
     "importlib.metadata",
     "lzma",

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 
 import holdfast
 from cli.tools import CommandLine
+from holdfast.model import Run
+from holdfast.recipes import names
+from holdfast.recipes.job import encode
 from support import wait_until
 
 HOLD = (sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()")
@@ -44,8 +48,8 @@ def test_what_ran_is_shown(command_line: CommandLine) -> None:
     assert listed == {"name": "x", **{key: shown[key] for key in shown if key != "name"}}
     assert "failed" in command_line.start("once", "ls", "x").succeed()
     assert "no job has run" in command_line.start("once", "ls", "y").succeed()
-    names = ("once", "run", "ls", "--every", "1h", "--", "true")
-    assert command_line.finish(*names).returncode == 0, "a job that is called ls"
+    words = ("once", "run", "ls", "--every", "1h", "--", "true")
+    assert command_line.finish(*words).returncode == 0, "a job that is called ls"
 
 
 def test_a_killed_run_has_crashed_and_its_command_is_dead(
@@ -92,11 +96,31 @@ def test_a_run_that_takes_longer_than_at_most_is_ended(
     assert last.state == "crashed"
 
 
+def test_one_run_makes_up_for_missed_firings(command_line: CommandLine, locks: holdfast.Client) -> None:
+    """Those of a job that ran three and a half hours ago, and then never again."""
+    at = time.time() - 3.5 * 3600
+    cell = locks.cell("x")
+    cell._cell.record = names.job_state("x")
+    cell.set_if(0, encode(Run(started=at, ended=at + 1, owner="a", due=at, every=3600.0, state="done")))
+    print_it = ("sh", "-c", "echo missed $HOLDFAST_MISSED, due $HOLDFAST_DUE")
+    late = command_line.finish("once", "x", "--every", "1h", "--", *print_it)
+    assert late.stdout_lines == [f"missed 2, due {at + 3 * 3600:.6f}"], "it is due without --catch-up, too"
+    assert (
+        "2" in command_line.start("once", "show", "x").succeed().split("missed firings")[1].split("token")[0]
+    )
+    assert command_line.finish("once", "x", "--every", "1h", "--", *print_it).stdout_lines == []
+    for printed in (["missed 2, due"], []):
+        caught_up = command_line.finish("once", "x", "--every", "1h", "--catch-up", "--", *print_it)
+        assert [line[:13] for line in caught_up.stdout_lines] == printed
+    assert json.loads(command_line.start("once", "show", "x", "--json").succeed())["missed"] == 0
+
+
 def test_wrong_command_lines(command_line: CommandLine) -> None:
     for words, said in (
         (("x", "--every", "1h"), "COMMAND is missing"),
         (("x", "--every", "1ms", "--", "true"), "every must be between 1"),
         (("x", "--on-crash", "retry", "--", "true"), "on_crash is 'rerun'"),
+        (("x", "--catch-up", "--", "true"), "give every="),
         (("x", "--evry", "1h", "--", "true"), "there is no option --evry"),
     ):
         process = command_line.finish("once", *words)

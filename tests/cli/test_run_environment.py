@@ -1,4 +1,5 @@
-"""What the command of ``holdfast run`` is told: its grant, and not the password; and a run inside a run."""
+"""The environment of the command of ``holdfast run``: its grant, and not the password; and a run inside a
+run."""
 
 from __future__ import annotations
 

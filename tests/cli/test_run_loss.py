@@ -120,7 +120,7 @@ def test_the_deadline_is_the_end_whatever_the_command_says(command_line: Command
 def test_a_command_that_ended_well_after_the_loss_is_still_76(
     command_line: CommandLine, locks: holdfast.Client
 ) -> None:
-    """It finished without protection: whoever reads the status must know."""
+    """It finished without protection: the status must show it."""
     wrapper = command_line.start("run", "x", "--ttl", LONG_TTL, "--", sys.executable, "-c", "input()")
     wait_until(lambda: locks.inspect("x").locked)
     wrapper.stop()

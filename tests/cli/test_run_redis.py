@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from cli.tools import LONG_TTL, CommandLine
+from holdfast.lab.servers import Redis
 from support import wait_until
 from support.servers import shared_redis
 
@@ -57,3 +58,22 @@ def test_sigterm_while_it_waits(command_line: CommandLine, locks: holdfast.Clien
         assert waiter.stderr_lines == []
         assert locks.inspect("x").waiters == ()
         assert [held.token for held in locks.inspect("x").holders] == [lease.token]
+
+
+def test_a_failed_release_is_not_reported_as_done() -> None:
+    """The status is that of the command, which ended while the lock was held."""
+    code = """
+        import functools, sys
+        import holdfast
+        from holdfast.cli import main
+        holdfast.connect = functools.partial(holdfast.connect, io_timeout=0.3)
+        sys.exit(main(["run", "x", "-v", "--", "sh", "-c", "echo runs; read end; exit 7"]))
+    """
+    with Redis() as server, ExitStack() as stack:
+        wrapper = CommandLine(server.url, stack).script(code)
+        wrapper.expect("runs")
+        server.kill()
+        wrapper.send("end")
+        assert wrapper.wait() == 7
+        assert "could not release 'x', which will expire within 30 s" in wrapper.stderr
+        assert "released 'x'" not in wrapper.stderr

@@ -102,7 +102,7 @@ class _Actor:
 
 def _heard(future: asyncio.Future[Any]) -> None:
     """A test may not care how something ended. What asyncio would say of that, it says while garbage is
-    collected, and formatting a traceback then breaks whoever is parsing Python at that moment."""
+    collected, and formatting a traceback then breaks any thread that is parsing Python at that moment."""
     if not future.cancelled():
         future.exception()
 

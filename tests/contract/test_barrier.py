@@ -77,7 +77,7 @@ async def test_abort_and_reset_are_reported_to_parties_that_wait(world: World) -
 
 
 async def test_a_party_that_is_gone_breaks_it(world: World) -> None:
-    """Its client was closed; that a killed one is noticed is told with real processes."""
+    """Its client was closed; that a killed one is noticed is tested with real processes."""
     ann, bob, cid = world.actor(), world.actor(), world.actor()
     client, doomed = world.client(), world.client()
     gone = bob(doomed.barrier("x", 3).wait)

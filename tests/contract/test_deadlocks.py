@@ -31,7 +31,7 @@ def sooner() -> Iterator[None]:
 
 
 async def finish(waiting: list[tuple[Actor, Lock, asyncio.Future[Lease | None]]]) -> list[Deadlock]:
-    """What the victims were told: each releases what it holds, and so does each waiter that is served."""
+    """The errors of the victims: each releases what it holds, and so does each waiter that is served."""
     victims: list[Deadlock] = []
 
     async def finish_one(actor: Actor, holds: Lock, granted: asyncio.Future[Lease | None]) -> None:

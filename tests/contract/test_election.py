@@ -1,4 +1,4 @@
-"""Leader election: one leader at a time, whom everybody can find, and who is followed at once."""
+"""Leader election: one leader at a time, whom every client can find, and who is followed at once."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ async def test_a_text_without_a_secret_is_refused_before_the_engine_is_asked(wor
 
 
 async def test_what_was_never_exported_is_not_adopted(world: World) -> None:
-    """Whoever knows all of a holder that the record tells makes up a text, with a secret of its own."""
+    """A client that knows all that the record has of a holder makes up a text, with a secret of its own."""
     ann, eve, client, another = world.actor(), world.actor(), world.client(), world.client()
     other = held(await ann(client.lock("y", ttl=20).acquire))
     fields = fields_of(await ann(other.export))

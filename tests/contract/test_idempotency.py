@@ -12,7 +12,7 @@ import pytest
 
 from contract.engines import needs
 from contract.harness import Actor, World
-from holdfast import Conflict, InvalidArgument, LockLost, LockTimeout, NotHeld, ReplayedError
+from holdfast import Conflict, Deadlock, InvalidArgument, LockLost, LockTimeout, NotHeld, ReplayedError
 from holdfast.facades.threads.idempotency import Attempt, Idempotent
 from support import async_wait_until
 
@@ -97,6 +97,33 @@ async def test_a_second_caller_waits_for_the_first_result(world: World) -> None:
         assert (again.done, again.result, again.lease, again.token) == (True, [1], None, None)
         with pytest.raises(NotHeld, match="done before"):
             again.set_result(2)
+
+
+async def test_an_operation_that_asks_for_its_own_key_is_refused(world: World) -> None:
+    ann, bob, client, work = world.actor(), world.actor(), world.client(), Work(world)
+    async with inside(ann, client.idempotent("x")) as attempt:
+        with pytest.raises(Deadlock, match="would wait for itself") as refused:
+            await ann(client.idempotent("x", timeout=60).run, work.function)
+        assert refused.value.name == record("x")
+        with pytest.raises(LockTimeout):
+            await ann(client.idempotent("x", timeout=0).run, work.function)
+        waiting = bob(client.idempotent("x").run, work.function)
+        await world.until_waiting(record("x"), 1, unless=waiting)
+        attempt.set_result("first")
+    assert await waiting == "first"
+    assert work.calls == []
+
+
+async def test_a_block_may_end_in_another_thread_or_task(world: World) -> None:
+    """As fixtures of tests and exit stacks have it."""
+    ann, bob, client = world.actor(), world.actor(), world.client()
+    operation = client.idempotent("x")
+    attempt: Attempt[Any] = await ann(getattr(operation, ann.enter_name))
+    attempt.set_result(7)
+    await bob(getattr(operation, bob.exit_name), None, None, None)
+    assert not world.look(record("x")).locked
+    async with inside(ann, operation) as again:
+        assert (again.done, again.result) == (True, 7)
 
 
 async def test_another_payload_under_the_same_key_is_a_conflict(world: World) -> None:

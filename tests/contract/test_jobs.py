@@ -229,6 +229,7 @@ async def test_results_that_cannot_be_stored_and_wrong_arguments(world: World) -
         {"every": 60, "at_least": 61},
         {"at_most": 0},
         {"on_crash": "retry"},
+        {"catch_up": True},
         {"timeout": -3},
         {"ttl": 0},
     ]

@@ -15,7 +15,7 @@ from contract.harness import Actor, World, held
 from holdfast import Client, InvalidArgument, Lock, LockLost, LockTimeout, NotHeld
 from holdfast.protocols.records.acquisition import POLL_SECONDS_MAX
 
-# Kinds of lock that exclude everybody else: what is said of a lock holds for each of them.
+# Exclusive kinds of lock: the tests of a lock hold for each of them.
 Make = Callable[[Client, float | None], Lock]
 EXCLUSIVE: dict[str, Make] = {
     "lock": lambda client, timeout: client.lock("x", timeout=timeout),

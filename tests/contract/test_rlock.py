@@ -122,7 +122,7 @@ async def test_loss_is_signalled_at_the_end_of_every_with(world: World) -> None:
 
 
 async def test_releasing_the_lease_itself_leaves_every_entry(world: World) -> None:
-    """Whoever has the lease may give it back; what is entered afterwards is a new grant."""
+    """Any owner of the lease may release it; a later entry is a new grant."""
     ann = world.actor()
     lock = world.client().rlock("x")
     lease = held(await ann(lock.acquire))

@@ -1,4 +1,4 @@
-"""One waiting thread hears for itself: rung when it sleeps, left alone when it is about to look anyway."""
+"""One waiting thread reads itself: interrupted when it sleeps, left alone when it is about to look anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_SECONDS = 20.0
 
 
 class Pipe(PollExclusiveReader):
-    """Hears a pipe; what comes there is dealt with by ``then``."""
+    """Reads a pipe; ``then`` handles each byte."""
 
     def __init__(self, then: Callable[[], bool]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_one_at_a_time(pipe: Pipe) -> None:
     other.start()
     other.join()
     assert answers == [False]
-    assert pipe.releases == [], "who does not hear has nothing to give back"
+    assert pipe.releases == [], "a thread that does not read has nothing to release"
     pipe.release()
     assert len(pipe.releases) == 1
     assert pipe.try_acquire()
@@ -73,15 +73,15 @@ def test_one_at_a_time(pipe: Pipe) -> None:
 
 
 def test_a_reader_that_is_about_to_look_is_not_interrupted(pipe: Pipe) -> None:
-    def ring() -> bool:
+    def interrupt() -> bool:
         pipe.interrupt()
         return False
 
     assert pipe.try_acquire()
-    pipe.then = ring
+    pipe.then = interrupt
     os.write(pipe.writes, b"!")
     assert not pipe.read(LONG_SECONDS)
-    assert not pipe._poller.poll(0), "the bell was not rung"
+    assert not pipe._poller.poll(0), "the self-pipe was not written to"
     pipe.release()
 
 
@@ -95,5 +95,5 @@ def test_an_interrupt_leaves_the_self_pipe_as_it_was(pipe: Pipe) -> None:
     with pytest.raises(KeyboardInterrupt):
         pipe.read(LONG_SECONDS)
     pipe.interrupt()
-    assert pipe._poller.poll(0), "or nobody could wake this thread any more"
+    assert pipe._poller.poll(0), "otherwise no thread could wake this one any more"
     pipe.release()

@@ -1,4 +1,5 @@
-"""Programs for the child processes of these tests. Each prints where it is and waits to be told to go on."""
+"""Programs for the child processes of these tests. Each prints where it is and waits for an order to go
+on."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _slow(server: Redis, proxy: Proxy) -> None:
 
 
 def _cut(server: Redis, proxy: Proxy) -> None:
-    """Nothing comes through, and nobody is told so."""
+    """Nothing comes through, and no client gets an error."""
     proxy.hold()
 
 

@@ -196,7 +196,7 @@ def test_first_come_first_served_among_processes(sqlite_url: str, locks: Client)
 
 @pytest.mark.slow
 def test_eight_processes_hammer_one_file(sqlite_url: str, locks: Client, tmp_path: object) -> None:
-    """Every increment survives, no error of the database's reaches anybody, tokens grow."""
+    """Every increment survives, no error of the database's reaches any caller, tokens grow."""
     path = f"{tmp_path}/counter"
     with open(path, "w") as counter:
         counter.write("0")

@@ -61,7 +61,7 @@ def looking(url: str) -> Iterator[Client]:
 
 
 def seen(locks: Client) -> Seen:
-    """The parent's lease, as somebody else sees it."""
+    """The parent's lease, as another client sees it."""
     return Seen(lambda: locks.inspect("x").holders[0].remaining)
 
 
@@ -157,7 +157,7 @@ def test_the_child_exits_in_order_and_releases_nothing(url: str, looking: Client
 
 
 def test_the_child_may_begin_anew(sqlite_url: str, locks: Client) -> None:
-    """The same client, first used in the child, is somebody else: it sees the parent hold the lock."""
+    """The same client, first used in the child, is another owner: it sees the parent hold the lock."""
     lines = parent_is_undisturbed(
         sqlite_url,
         locks,
@@ -233,7 +233,7 @@ sys.stdin.readline()
 
 
 def test_a_fork_while_other_threads_are_in_the_middle_of_it(sqlite_url: str, locks: Client) -> None:
-    """Mutexes that somebody held at the moment of the fork do not stop the child."""
+    """Mutexes that a thread held at the moment of the fork do not stop the child."""
     code = """
 stop = threading.Event()
 def busy(name):

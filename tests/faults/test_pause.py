@@ -25,7 +25,7 @@ def locks(sqlite_url: str) -> Iterator[Client]:
 
 
 def test_a_pause_longer_than_the_ttl(sqlite_url: str, locks: Client, tmp_path: Path) -> None:
-    """On resume the loss is told, ``check`` raises, and a fenced write is refused."""
+    """On resume the loss is reported, ``check`` raises, and a fenced write is refused."""
     data = tmp_path / "data.db"
     with closing(sqlite3.connect(data)) as db:
         db.execute("CREATE TABLE invoice (writer TEXT)")

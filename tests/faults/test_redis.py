@@ -217,7 +217,7 @@ def test_a_waiter_whose_subscription_was_cut_is_still_woken(server: Redis) -> No
 
 
 def test_a_connection_that_goes_silent_loses_the_lease_in_time(server: Redis) -> None:
-    """The renewal hangs; the loss is told at the deadline all the same, and exactly once."""
+    """The renewal hangs; the loss is reported at the deadline all the same, and exactly once."""
     with Proxy(server.host, server.port) as proxy:
         client = holdfast.connect(f"redis://{proxy.address}", io_timeout=HURRY)
         lease = taken(client, ttl=2.0)
@@ -455,7 +455,7 @@ def guard(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def test_a_restart_that_forgets_everything(server: Redis, guard: sqlite3.Connection, knows: str) -> None:
     """The lock is free and the counter lost: the new token is larger, and the old holder is fenced, and told.
 
-    Whoever knows the id of the database, or was given a name for it, brings it back.
+    A client that knows the id of the database, or was given a name for it, brings it back.
     """
     url = f"{server.url}?source=orders" if knows == "its name" else server.url
     with holdfast.connect(url) as client, holdfast.connect(url) as other:
@@ -504,7 +504,7 @@ def test_a_new_client_that_is_first_after_all_was_forgotten(server: Redis, guard
 
 
 def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path: Path) -> None:
-    """The replica never heard of the grant. Two hold it for a while; the guard lets only the newer write."""
+    """The replica never received the grant. Two hold it for a while; the guard lets only the newer write."""
     with (
         Redis() as replica,
         Proxy(server.host, server.port) as link,
@@ -516,7 +516,7 @@ def test_a_failover_that_loses_the_last_write_is_fenced(server: Redis, tmp_path:
         replica.command("REPLICAOF", link.host, str(link.port))
         taken(client, timeout=10).release()
         wait_until(lambda: _offset(replica) == _offset(server) > 0)
-        link.hold()  # from here on the replica hears nothing
+        link.hold()  # from here on the replica receives nothing
         stale = taken(client, ttl=600)
         with db:
             fencing.advance(db, "invoices", stale)

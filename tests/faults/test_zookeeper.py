@@ -526,7 +526,7 @@ def test_a_release_without_a_connection_can_be_called_again(connect: Connect, pr
 
 @lost_on_the_way
 def test_a_session_whose_beginning_was_lost(connect: Connect, proxy: Proxy, what: str) -> None:
-    """Whoever may have registered it already finds its node."""
+    """A client that may have registered it already finds its node."""
     client = connect(proxy.address, session_timeout=10)
     lost = (proxy.lose_request if what == "request" else proxy.lose_reply)(b"/s/")
     lease = taken(client)

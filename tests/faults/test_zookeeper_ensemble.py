@@ -31,7 +31,8 @@ SETTINGS = {
     "syncLimit": "6",
     "fastleader.maxNotificationInterval": "500",
 }
-"""Who does not hear of its leader for six ticks elects another; who was alone asks for votes again soon."""
+"""A server without a message of its leader for six ticks elects another; one that was alone asks for votes
+again soon."""
 
 RUNNING: list[ZooKeeper] = []
 """Asked what they have to say when something fails."""

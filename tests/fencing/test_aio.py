@@ -50,17 +50,19 @@ async def aiosqlite_connection(database: Database) -> AsyncIterator[tuple[Any, E
         yield connection, execute
 
 
-def engine_of(database: Database) -> Any:
+def engine_of(database: Database, driver: str | None = None) -> Any:
     from sqlalchemy import NullPool
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    driver = "aiosqlite" if database.kind == "sqlite" else "psycopg"
-    return create_async_engine(database.sqlalchemy_url(driver), poolclass=NullPool)
+    usual = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mariadb": "aiomysql"}[database.kind]
+    return create_async_engine(database.sqlalchemy_url(driver or usual), poolclass=NullPool)
 
 
 @asynccontextmanager
-async def sqlalchemy_connection(database: Database) -> AsyncIterator[tuple[Any, Execute]]:
-    async with engine_of(database).connect() as connection:
+async def sqlalchemy_connection(
+    database: Database, driver: str | None = None
+) -> AsyncIterator[tuple[Any, Execute]]:
+    async with engine_of(database, driver).connect() as connection:
 
         async def execute(statement: str) -> Any:
             result = await connection.exec_driver_sql(statement)

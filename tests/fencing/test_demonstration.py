@@ -140,7 +140,7 @@ def in_redis(scene: str) -> Iterator[Story]:
 
 
 def fail_over(story: Story) -> None:
-    """The replica never heard of the grant, and is promoted."""
+    """The replica never received the grant, and is promoted."""
     with Redis() as master, Redis() as replica, Proxy(master.host, master.port) as link:
         replica.command("REPLICAOF", link.host, str(link.port))
         with holdfast.connect(master.url, namespace=story.namespace) as locks, locks.lock("x", timeout=10):

@@ -92,7 +92,7 @@ def test_a_transaction_that_compares_the_ticket_does_nothing_once_the_grant_is_o
     assert write(key, "first", compares)
     assert write(key, "second", compares)
     lock.release()
-    assert not write(key, "stale", compares), "before anybody else has the lock"
+    assert not write(key, "stale", compares), "before another client has the lock"
     with lock as newer:
         assert write(key, "third", etcd_compares(newer))
         assert not write(key, "stale", compares)

@@ -11,6 +11,7 @@ import wsgiref.util
 import wsgiref.validate
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,16 +114,23 @@ def ask_wsgi(
 
 
 async def ask_asgi(
-    application: Any, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    application: Any,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    extensions: Mapping[str, Any] | None = None,
 ) -> Answer:
     sent: list[Any] = []
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": method,
         "path": path,
         "query_string": b"",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
     }
+    if extensions is not None:
+        scope["extensions"] = extensions
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
@@ -296,7 +304,7 @@ def test_wrong_options_are_refused_at_once(kind: str, wrong: dict[str, Any]) -> 
     async def scenario(ask: Any) -> None:
         raise AssertionError("not even made")
 
-    with pytest.raises(holdfast.InvalidArgument):
+    with pytest.raises(holdfast.InvalidArgument, match=next(iter(wrong))):
         serve(kind, Shop(), scenario, **wrong)
 
 
@@ -311,6 +319,31 @@ def test_keys_of_two_users_are_two_keys(kind: str) -> None:
         ]
 
     serve(kind, shop, scenario, scope=lambda request: ("user", next(users)))
+
+
+def test_a_file_is_sent_in_messages_so_that_it_can_be_stored(tmp_path: Path) -> None:
+    """Servers that can send a file by its path offer an extension for that."""
+    receipt = tmp_path / "receipt"
+    receipt.write_bytes(b"paid")
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if "http.response.pathsend" in scope["extensions"]:
+            await send({"type": "http.response.pathsend", "path": str(receipt)})
+        else:
+            await send({"type": "http.response.body", "body": receipt.read_bytes()})
+        assert "tls" in scope["extensions"]
+
+    async def main() -> None:
+        async with holdfast.aio.connect(f"memory://{secrets.token_hex(8)}") as client:
+            served = IdempotencyMiddleware(application, client, scope="shop")
+            for _ in range(2):
+                answer = await ask_asgi(
+                    served, "POST", "/", b"", _headers("k"), {"http.response.pathsend": {}, "tls": {}}
+                )
+                assert answer.body == b"paid"
+
+    asyncio.run(main())
 
 
 def test_a_key_in_quotes() -> None:

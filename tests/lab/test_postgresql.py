@@ -84,7 +84,7 @@ def test_a_killed_run_leaves_neither_it_nor_its_helpers() -> None:
         input()
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
-        Path(folder).chmod(0o755)  # it runs as somebody else, who must get there
+        Path(folder).chmod(0o755)  # it runs as another user, who must get there
         with run_python(code, env={"TMPDIR": folder}) as child:
             members = family(int(child.expect("pid")))
             child.kill()

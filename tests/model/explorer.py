@@ -2,7 +2,7 @@
 
 A state is what the nodes keep and how far each attempt has come. Messages need no place in it: what was sent
 may arrive at any later time, or never, or again. An answer, once given, stays true ("this node issued that
-number to this attempt"), so a client that hears it late is a client that decides late. Claims run out
+number to this attempt"), so a client that receives it late is a client that decides late. Claims run out
 whenever it suits them: that covers releases, slow clients and clocks gone wrong. A client that crashed is one
 that does nothing any more.
 
@@ -116,7 +116,7 @@ class Found:
     states: int = 0
     transitions: int = 0
     decided: int = 0
-    """In how many states somebody has just got a token."""
+    """In how many states an attempt has just got a token."""
     violation: str = ""
 
 
@@ -218,7 +218,7 @@ class Explorer:
         after = []
         for place, column in enumerate(columns):
             if place and column == columns[place - 1]:
-                continue  # the same node, as far as anybody can tell
+                continue  # the same node, as far as any client can tell
             changed = self._changed(column, who, what, argument)
             if changed == column:
                 continue
@@ -281,7 +281,7 @@ class Explorer:
     # --- what clients make of it ----------------------------------------------------------------
 
     def _judged_answers(self, columns: list[int], rows: Rows, who: int, found: Found) -> list[int]:
-        """The client has heard some of the answers, and decides."""
+        """The client has received some of the replies, and decides."""
         after = []
         for verdict in self._verdicts(tuple([self._columns[column].issued[who] for column in columns])):
             if isinstance(verdict, Counted):
@@ -352,7 +352,7 @@ class Explorer:
         column = self._columns[columns[place]]
         fence = max(other.fence for other in others) if self.rejoin.copies else 0
         if self.rejoin.waits:
-            # Whoever it answered before it forgot can no longer decide: that took longer than it lasts.
+            # A client that it answered before it forgot can no longer decide: that took longer than it lasts.
             for who, row in enumerate(rows.attempts):
                 if row.phase in (ASKING, STAMPING) and column.issued[who]:
                     rows = _with_row(rows, who, row._replace(phase=DECIDED, number=0))

@@ -38,7 +38,8 @@ THREE = Bounds(attempts=3, hints=(1,))
     ],
 )
 def test_tokens_are_unique_and_grow_and_succeed_each_other(bounds: Bounds, states: int) -> None:
-    """Whatever is late, lost or copied, whatever runs out, whoever crashes, and should a node forget."""
+    """Whatever is late, lost or copied, whatever runs out, whichever client crashes, and should a node
+    forget."""
     found = Explorer(bounds).explore()
     assert found.violation == ""
     assert found.states > states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.arguments import Spec
-from holdfast.core.effects import ApplyInOrder
+from holdfast.core.effects import ApplyInOrder, NotApplied
 from holdfast.errors import EngineUnavailable, InvalidArgument
 from holdfast.protocols import records
 from holdfast.protocols.client_state import LeaseState
@@ -174,6 +174,19 @@ def test_an_interrupt_at_any_operation_leaves_nothing(busy: str | None, after: b
         world.pass_time(5.0)
         assert held_by(world, "m") == [], task.ops[index]
         assert (world.clients["m"].client_state.leases, world.clients["m"].client_state.waiting) == ({}, {})
+
+
+def test_a_release_that_fails_after_some_of_them_is_no_loss_of_those() -> None:
+    """Engines that release one after the other say what became of the one that failed."""
+    world = World()
+    m = world.client("m")
+    states = world.finish(begin(m)).result
+    assert isinstance(states, tuple)
+    fails_late = once(Fault(NotApplied("the last one was not sent")), ApplyInOrder)
+    task = m.start(records.release_all(m.client_state, states, 5.0), faults=fails_late)
+    assert world.finish(task).result is None
+    assert held_by(world, "m") == []
+    assert [(state.ended, state.reason) for state in states] == [("released", None)] * len(NAMES)
 
 
 def test_callers_that_agree_on_an_order_do_not_deadlock() -> None:

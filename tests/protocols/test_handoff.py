@@ -172,7 +172,7 @@ def test_in_a_row_of_handoffs_no_waiter_asks_twice() -> None:
 def test_what_comes_too_late_is_given_back_and_asked_for_as_another() -> None:
     world, a, held, b, waiting = held_and_wanted(ttl=3.0)
     b.told_after = 3.1
-    b.faults = always(LOST_REQUEST, RenewBatch)  # nor does it hear of it otherwise
+    b.faults = always(LOST_REQUEST, RenewBatch)  # nor does it notice it otherwise
     a.start(records.release(a.client_state, held, 0.0))
     world.finish(waiting, within=3.2)
     state = lease_of(waiting)
@@ -330,7 +330,7 @@ def handed_over(world: World) -> Attempt:
 
 
 def handed_over_too_late(world: World) -> Attempt:
-    """The same, but that it hears of it when that is over, and then has to ask anew."""
+    """The same, but it is notified when that is over, and then has to ask anew."""
     a, b = world.client("a"), world.client("b")
     held = a.acquire()
     b.told_after = 3.1

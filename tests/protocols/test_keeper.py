@@ -1,4 +1,4 @@
-"""The keeper and the timer: renewing, telling of losses, cleaning up, and not being rung for nothing."""
+"""The keeper and the timer: renewing, reporting losses, cleaning up, and no needless wake-ups."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_cleaned_up_is_given_up_in_time() -> None:
 
 
 def test_where_nothing_expires_by_itself_cleaning_up_is_not_given_up() -> None:
-    """It would stand in everybody's way for as long as its client lives."""
+    """It would block all others for as long as its client lives."""
     world = World()
     a, b = world.client("a"), world.client("b")
     state = b.acquire()
@@ -350,11 +350,11 @@ def test_cleaning_up_that_hangs_does_not_keep_leases_from_being_renewed() -> Non
     assert a.signals == []
 
 
-# --- not being rung for nothing ---------------------------------------------------------------
+# --- no needless wake-ups ---------------------------------------------------------------------
 
 
 def test_pairs_of_acquire_and_release_ring_once_in_a_while() -> None:
-    """A thousand pairs within a third of the ttl: the keeper and the timer are rung a few times at most."""
+    """A thousand pairs within a third of the ttl: the keeper and the timer are woken a few times at most."""
     world = World()
     a = world.client("a")
     for _ in range(1000):

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.effects import Apply, OutcomeUnknown
 from holdfast.errors import EngineUnavailable, InvalidArgument, LockLost, NotHeld
 from holdfast.protocols import locks, records
 from holdfast.protocols.client_state import LeaseState
 from holdfast.rules.requests import Adopt, Downgrade, Export, SetValue, Unwatch, Watch
-from protocols.driver import LOST_REPLY, REFUSED, SPEC, Task, World, a_spec, always, once
+from protocols.driver import (
+    IO_TIMEOUT_SECONDS,
+    LOST_REPLY,
+    REFUSED,
+    SPEC,
+    Fault,
+    Task,
+    World,
+    a_spec,
+    always,
+    once,
+)
 
 WRITE = a_spec(kind="rwlock", mode="write")
 READ = a_spec(kind="rwlock", mode="read")
@@ -288,6 +300,36 @@ def test_an_engine_that_is_not_there_is_reported_after_io_timeout() -> None:
 
 
 # --- the end ----------------------------------------------------------------------------------
+
+
+def test_closing_waits_once_for_a_hanging_engine() -> None:
+    """A lease that could not be released ends all the same: nothing would report its loss later."""
+    world = World()
+    a = world.client("a")
+    states = [a.acquire(a_spec(f"x{number}")) for number in range(10)]
+    late = a.acquire(a_spec("late", ttl=1.0, renew=False))
+    ended: list[str] = []
+    for state in states:
+        state.end_callbacks.append(lambda: ended.append("called"))
+    started = world.now
+    hangs = Fault(OutcomeUnknown("no answer"), arrives=False, answered_in=IO_TIMEOUT_SECONDS)
+    a.run(records.close(a.client_state), always(hangs))
+    assert world.now - started == pytest.approx(IO_TIMEOUT_SECONDS, abs=0.1)
+    assert [state.ended for state in states] == ["released"] * 10
+    assert ended == ["called"] * 10
+    assert (late.ended, late.reason) == (None, "expired")
+    assert a.signals
+    assert not a.client_state.leases
+
+
+def test_closing_tries_every_lease_if_failures_are_immediate() -> None:
+    world = World()
+    a = world.client("a")
+    states = [a.acquire(a_spec(f"x{number}")) for number in range(3)]
+    refused = iter([REFUSED, None, REFUSED])
+    a.run(records.close(a.client_state), lambda op: next(refused, None) if isinstance(op, Apply) else None)
+    assert [world.is_free(state.name) for state in states] == [False, True, False]
+    assert [state.ended for state in states] == ["released"] * 3
 
 
 def test_closing_releases_leases_and_ends_waits() -> None:

@@ -59,7 +59,7 @@ class World:
         self.rounds: list[list[str]] = []
         """What was asked, round for round."""
         self.waited_in_vain = 0
-        """How often somebody waited for a node until the time was up."""
+        """How often a client waited for a node until the time was up."""
         self.before_round: Callable[[list[str]], None] = lambda kinds: None
         self.pauses: list[float] = []
         self.while_pausing: Callable[[], None] = lambda: None
@@ -160,7 +160,7 @@ def taken_in_order(world: World, quorum: Quorum, names: Sequence[str]) -> list[A
 
 
 def occupied(world: World, name: str) -> None:
-    """Somebody else has it."""
+    """Another client has it."""
     reply = world.run(apply(world.quorum("other"), name, asking(name, client="other")))
     assert isinstance(reply, Granted)
     world.rounds.clear()
@@ -258,7 +258,7 @@ def test_errors_say_why_nodes_do_not_take_part(what: str) -> None:
 
 @pytest.mark.parametrize("what", QUESTIONS)
 def test_any_request_lets_restarted_nodes_take_part_again(what: str) -> None:
-    """Who only looks is not to wait for somebody who wants a lock."""
+    """An inspection does not wait for a client that wants a lock."""
     world = World()
     quorum = world.quorum()
     for each in world.nodes:

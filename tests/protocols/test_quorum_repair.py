@@ -66,7 +66,8 @@ def test_a_node_that_was_not_there_when_it_was_granted_has_it_after_a_renewal() 
 
 
 def test_it_outlives_all_nodes_being_away_one_after_another() -> None:
-    """Each for longer than the ttl. In the end no node has issued its token; who asks is told it anyway."""
+    """Each for longer than the ttl. In the end no node has issued its token; an inspection shows it
+    anyway."""
     world = World()
     quorum = world.quorum()
     token = holding_x(world, quorum, metadata={"job": "7"})
@@ -196,7 +197,7 @@ def test_what_is_given_back_meanwhile_is_given_to_no_node() -> None:
 
 
 def test_a_release_is_sent_also_to_the_node_that_is_about_to_get_the_claim() -> None:
-    """It had answered that it has nothing of it, and was not to be told of the end."""
+    """It had answered that it has nothing of it, and was not to be notified of the end."""
     world = World()
     quorum = world.quorum()
     world.nodes[2].trouble = AWAY

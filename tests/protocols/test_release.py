@@ -180,7 +180,8 @@ def test_breaking_is_repeated_when_it_was_refused() -> None:
 
 
 def test_an_interrupt_at_the_end_of_an_abandoned_lease_does_not_lose_its_release() -> None:
-    """What is told of the end is the first that Python calls then, so this is where an interrupt comes."""
+    """The report of the end is the first thing that Python calls then, so this is where an interrupt
+    comes."""
     world = World()
     a = world.client("a")
     state = a.acquire()

@@ -72,7 +72,7 @@ class Crowd:
 
     def _work(self, seed: int) -> None:
         choose = random.Random(seed)
-        # One of them never waits: the others wait for somebody to take back what they have abandoned.
+        # One of them never waits: the others wait until a client takes back what they have abandoned.
         may_wait = seed % 100 != 0
         with holdfast.queue.connect(self.url, io_timeout=30) as queue:
             while not self._over:

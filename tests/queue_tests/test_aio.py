@@ -112,6 +112,31 @@ def test_a_waiting_task_is_woken(url: str) -> None:
     asyncio.run(main())
 
 
+def test_a_claim_that_is_cancelled_keeps_no_job(url: str) -> None:
+    """At whatever moment: the database may have done it already."""
+
+    async def main() -> None:
+        async with aio.connect(url) as queue:
+            await queue.put("a")
+            kept = 0
+            for turns in range(30):
+                claiming = asyncio.create_task(queue.claim("a"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                claiming.cancel()
+                try:
+                    for job in await claiming:  # it was quicker
+                        await job.release()
+                        kept += 1
+                except asyncio.CancelledError:
+                    assert (await queue.counts())["running"] == 0
+            assert kept < 30
+            (job,) = await queue.claim("a")
+            assert job.attempt == 1
+
+    asyncio.run(main())
+
+
 def test_another_loop_is_refused(url: str) -> None:
     if url.startswith("sqlite"):
         return  # its connections belong to no loop

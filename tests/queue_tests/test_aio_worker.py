@@ -137,6 +137,24 @@ def test_functions_of_cancelled_and_lost_jobs_are_cancelled(url: str) -> None:
     on(url, story)
 
 
+def test_a_job_that_its_function_has_ended_is_not_cancelled(url: str, beats: list[float]) -> None:
+    async def story(queue: AsyncQueue) -> None:
+        worker = AsyncWorker(queue, lease=0.1)
+        ends: list[bool] = []
+
+        @worker.job("a")
+        async def go_on(job: AsyncJob) -> None:
+            await job.finish()
+            await async_wait_until(lambda: len(beats) > 3)
+            ends.append(job.should_stop)
+
+        await queue.put("a")
+        await worker.run(until_idle=True)
+        assert ends == [False]
+
+    on(url, story)
+
+
 def test_the_end(url: str) -> None:
     async def story(queue: AsyncQueue) -> None:
         worker = AsyncWorker(queue, concurrency=2, grace=0.05)

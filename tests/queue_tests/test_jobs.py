@@ -343,6 +343,7 @@ def test_periodic(queue: Queue) -> None:
         ({"unique": "both"}, "give the key"),
         ({"key": "k", "unique": "once"}, "unique"),
         ({"key": "k", "unique": "both", "ordered": True}, "leave one"),
+        ({"key": "k", "ordered": "no"}, "ordered is True or False"),
         ({"run_at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - what is refused
         ({"run_at": timedelta(-1)}, "run_at"),
         ({"max_attempts": 0}, "max_attempts"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import aiosqlite
 import psycopg
 import pytest
-import sqlalchemy
 
 import holdfast.queue
-from holdfast.errors import EngineUnavailable, InvalidArgument, StaleToken
-from holdfast.queue import Queue, aio
+from fencing.sql_clients import DRIVERS, new_database, open_client
+from holdfast.errors import Conflict, EngineUnavailable, InvalidArgument, StaleToken
+from holdfast.queue import NewJob, Queue, aio
+from queue_tests.databases import FRESH_URL
 from queue_tests.test_processes import effects, effects_table, path_in, server_in
 from support import wait_until
 
@@ -50,17 +51,84 @@ def test_job_and_data_commit_together(url: str, queue: Queue) -> None:
     assert [job.payload for job in queue.claim("a", limit=9)] == [2, 3]
 
 
-def test_sqlalchemy(url: str, queue: Queue) -> None:
-    queue.install()
-    address = url.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(address)
-    with engine.connect() as connection:
-        queue.put("a", 1, connection=connection)
-        connection.rollback()
-        queue.put("a", 2, connection=connection)
-        connection.commit()
-    engine.dispose()
-    assert [job.payload for job in queue.claim("a", limit=9)] == [2]
+@pytest.mark.parametrize(("kind", "driver"), [case for case in DRIVERS if case.values[0] != "mariadb"])
+def test_every_driver(kind: str, driver: str) -> None:
+    database = new_database(kind)
+    server = f"postgresql://postgres@{database.host}:{database.port}/{database.name}"
+    payload = {"%s": ":name ?"}
+    with (
+        holdfast.queue.connect(f"sqlite:///{database.name}" if kind == "sqlite" else server) as queue,
+        open_client(database, driver) as db,
+    ):
+        queue.install()
+        for end in (db.rollback, db.commit):
+            db.begin()
+            queue.put("a", payload, connection=db.target)
+            queue.put_many([NewJob("a", n, key="%k", ordered=True) for n in range(2)], connection=db.target)
+            end()
+        one, two = queue.claim("a", limit=9)
+        assert (one.payload, two.payload, queue.counts()["blocked"]) == (payload, 0, 1)
+        db.begin()
+        one.finish("100 %", connection=db.target)
+        db.rollback()
+        one.check()
+        with one.transaction(db.target, result="100 %"):
+            two.finish(connection=db.target)
+        assert [job.result for job in queue.jobs("finished")] == ["100 %", None]
+        (zombie,) = queue.claim("a", lease=0.05)
+        wait_until(lambda: queue.claim("a"))
+        with pytest.raises(StaleToken), zombie.transaction(db.target):
+            pass
+
+
+@pytest.mark.engine("postgresql")
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_transaction_with_an_old_snapshot_takes_and_leaves_no_place_in_a_lane(
+    tmp_path: Path, isolation: str
+) -> None:
+    """It does not see who has come and gone since: two would run at once, and some for ever not."""
+    url = FRESH_URL["postgresql"](tmp_path)
+    with holdfast.queue.connect(url) as queue, closing(psycopg.connect(server_in(url))) as db:
+
+        def begin_and(act: Callable[[], object]) -> None:
+            db.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
+            db.execute("SELECT 1")
+            act()
+
+        def begin() -> None:
+            db.rollback()
+            begin_and(lambda: None)
+
+        queue.install()
+        begin()
+        queue.put("a", 1, key="k", ordered=True)
+        (first,) = queue.claim("a")
+        for given in ({"ordered": True}, {"unique": "running"}):
+            with pytest.raises(InvalidArgument, match=f"this transaction is {isolation}"):
+                queue.put("a", key="k", connection=db, **given)
+        queue.put("a", 2, key="k", ordered=True)
+        with pytest.raises(InvalidArgument, match="READ COMMITTED"):
+            first.finish(connection=db)
+        first.finish()
+        (second,) = queue.claim("a")
+        second.finish()
+
+        # What is in no lane needs no newer snapshot; what has lost a race is to be run again.
+        queue.limit("limited", key_concurrency=1)
+        begin()
+        with pytest.raises(InvalidArgument):
+            queue.put("limited", key="k", unique=None, connection=db)
+        queue.put("b", key="k", unique=None, connection=db)
+        queue.put("b", key="q", unique="queued", connection=db)
+        db.commit()
+        begin()
+        queue.put("c", key="k")
+        with pytest.raises(Conflict, match="run all of it again"):
+            queue.put("c", key="k", connection=db)
+        (zombie,) = queue.claim("c", lease=0.05)
+        db.rollback()
+        with pytest.raises(StaleToken), zombie.transaction(db):
+            begin_and(lambda: wait_until(lambda: queue.claim("c")))
 
 
 def test_autocommit_is_refused(url: str, queue: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -16,11 +17,13 @@ import pytest
 
 import holdfast.queue
 from holdfast.errors import EngineUnavailable, InvalidArgument, Unsupported
-from holdfast.queue import Job, NewJob, Queue
+from holdfast.lab.proxy import Proxy
+from holdfast.queue import Job, NewJob, Queue, aio
 from holdfast.queue import store as queue_store
 from queue_tests.databases import FRESH_URL
 from queue_tests.test_processes import server_in
 from support import wait_until
+from support.servers import shared_postgresql
 
 
 def claimed_by_waiting(queue: Queue) -> list[Job]:
@@ -112,6 +115,49 @@ def test_terminated_backends(tmp_path: Path) -> None:
         job.finish()
 
 
+@pytest.mark.engine("postgresql")
+def test_a_server_that_is_silent_is_given_up_and_a_slow_one_is_not(tmp_path: Path) -> None:
+    """A network that loses everything ends no connection."""
+    url = FRESH_URL["postgresql"](tmp_path)
+    server = shared_postgresql()
+    with Proxy(server.host, server.port) as proxy:
+        through = url.replace(server.address, proxy.address)
+
+        async def story() -> None:
+            with holdfast.queue.connect(through, io_timeout=0.4) as queue:
+                async with aio.connect(through, io_timeout=0.4) as awaited:
+                    queue.put_many([NewJob("a"), NewJob("a")])
+                    (job,) = queue.claim("a")
+                    (other,) = await awaited.claim("a")
+                    with job.transaction() as db:
+                        db.execute("SELECT pg_sleep(0.5)")
+                    async with other.transaction() as own:
+                        await own.execute("SELECT pg_sleep(0.5)")
+                    proxy.hold()
+                    calls = asyncio.to_thread(queue.put, "b"), awaited.put("b")
+                    for error in await asyncio.gather(*calls, return_exceptions=True):
+                        assert isinstance(error, EngineUnavailable), repr(error)
+                        assert "nor on a second connection" in str(error)
+                    proxy.pass_on()
+                    assert queue.counts()["finished"] == (await awaited.counts())["finished"] == 2
+
+        asyncio.run(story())
+
+
+@pytest.mark.engine("postgresql")
+def test_a_proxy_before_transactions_that_see_old_snapshots_is_refused(tmp_path: Path) -> None:
+    url = FRESH_URL["postgresql"](tmp_path)
+    url += "&pooler=yes&options=-c%20default_transaction_isolation%3Dserializable"
+
+    async def put() -> None:
+        async with aio.connect(url) as queue:
+            await queue.put("a")
+
+    for call in (holdfast.queue.connect(url).install, lambda: asyncio.run(put())):
+        with pytest.raises(Unsupported, match="default_transaction_isolation = 'read committed'"):
+            call()
+
+
 def test_a_forked_child_has_connections_of_its_own(url: str, queue: Queue) -> None:
     queue.put("a")
     (job,) = queue.claim("a")
@@ -149,7 +195,7 @@ def test_a_long_transaction_in_a_lane_keeps_no_claimant_waiting(queue: Queue, ur
 
 def test_unreachable() -> None:
     with (
-        holdfast.queue.connect("postgresql://me:geheim@127.0.0.1:1/none?connect_timeout=1") as queue,
+        holdfast.queue.connect("postgresql://me:geheim@127.0.0.1:1/none", io_timeout=1) as queue,
         pytest.raises(EngineUnavailable) as refused,
     ):
         queue.put("a")
@@ -161,6 +207,8 @@ def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         holdfast.queue.connect("redis://localhost")
     with pytest.raises(InvalidArgument, match="schema"):
         holdfast.queue.connect("postgresql://localhost/x?schema=Bad;")
+    with pytest.raises(InvalidArgument, match="no option 'shema'"):
+        holdfast.queue.connect("postgresql://localhost/x?shema=shop")
     with pytest.raises(InvalidArgument, match="synchronous"):
         holdfast.queue.connect("sqlite:///x.db?synchronous=off")
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{tmp_path / 'chosen.db'}")

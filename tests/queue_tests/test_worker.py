@@ -15,13 +15,20 @@ import pytest
 import holdfast.queue
 from holdfast.errors import EngineUnavailable, InvalidArgument, StaleToken
 from holdfast.lab.servers import PostgreSQL
-from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker
+from holdfast.queue import Job, JobInfo, NewJob, Queue, Worker, aio
 from queue_tests.test_processes import server_in
 from support import wait_until
 
 TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast' AND query LIKE %s
 """
+
+
+class Unwritable(dict[str, int]):
+    """What no writer of JSON is prepared for."""
+
+    def items(self) -> Any:
+        raise KeyError("none")
 
 
 def info(queue: Queue, id_: int) -> JobInfo:
@@ -71,14 +78,14 @@ def test_what_becomes_of_a_job(queue: Queue) -> None:
 
     @worker.job("bad result")
     def bad_result(job: Job) -> object:
-        return object()
+        return Unwritable(a=1) if job.payload else object()
 
     plain = queue.put_many([NewJob("returns", {"n": n}) for n in range(20)])
     lane = [queue.put("returns", n, key="k", ordered=True) for n in range(3)]
     raised = queue.put("raises", max_attempts=1)
     again = queue.put("raises")
     own = {what: queue.put("ends itself", what) for what in ("finish", "fail", "transaction")}
-    bad = queue.put("bad result")
+    bad = [queue.put("bad result", which) for which in (False, True)]
     other = queue.put("not ours")
     worker.run(until_idle=True)
 
@@ -90,8 +97,8 @@ def test_what_becomes_of_a_job(queue: Queue) -> None:
     assert info(queue, own["finish"]).result == "early"
     assert info(queue, own["fail"]).state == "dead"
     assert info(queue, own["transaction"]).result == "exactly once"
-    assert info(queue, bad).state == "dead"
-    assert "JSON" in (info(queue, bad).error or "")
+    assert [info(queue, id_).state for id_ in bad] == ["dead", "dead"]
+    assert all("JSON" in (info(queue, id_).error or "") for id_ in bad)
     assert info(queue, other).state == "ready"
 
 
@@ -142,6 +149,32 @@ def test_it_learns_that_its_job_was_given_to_another(queue: Queue, url: str) -> 
         second.finish("mine")
     assert told == ["lost"]
     assert info(queue, id_).result == "mine"
+
+
+def test_a_job_that_its_function_has_ended_is_not_lost(
+    queue: Queue, beats: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(queue, lease=0.1)
+    stops: list[bool] = []
+
+    @worker.job("a")
+    def go_on(job: Job) -> None:
+        if job.payload == "transaction":
+            with job.transaction():
+                pass
+        else:
+            getattr(job, job.payload)(*["x"][: job.payload == "fail"])
+        before = len(beats)
+        wait_until(lambda: len(beats) > before + 2)
+        stops.append(job.should_stop)
+        worker.stop()
+
+    for how in ("finish", "transaction", "fail"):
+        queue.put("a", how)
+        with caplog.at_level("WARNING", "holdfast"):
+            worker.run()
+    assert stops == [False] * 3
+    assert "another claimant" not in caplog.text
 
 
 def test_it_waits_for_running_jobs_and_gives_back_the_others(queue: Queue) -> None:
@@ -323,3 +356,7 @@ def test_a_worker_needs_a_function_and_says_so(queue: Queue) -> None:
         worker.job("c", cron="* *")
     with pytest.raises(InvalidArgument, match="concurrency"):
         Worker(queue, concurrency=0)
+    with pytest.raises(InvalidArgument, match="take AsyncWorker"):
+        Worker(aio.connect("sqlite:///never-made.db"))  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(InvalidArgument, match="take Worker"):
+        aio.AsyncWorker(queue)  # type: ignore[arg-type]  # as above

@@ -1,4 +1,4 @@
-"""When a job runs: one run for each firing, whoever asks, and whatever became of the last run."""
+"""When a job runs: one run for each firing, whichever server asks, and whatever became of the last run."""
 
 from __future__ import annotations
 

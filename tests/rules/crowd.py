@@ -1,4 +1,4 @@
-"""A crowd around one record in virtual time: waiters who look when they were told to, holders, the dead.
+"""A crowd around one record in virtual time: waiters that look when they were notified, holders, the dead.
 
 Nobody here is clever: a waiter asks again when it is woken or its ``poll_after`` has passed, and says once a
 second that it still waits. Whatever the crowd needs beyond that, the rules have failed to give.
@@ -70,7 +70,7 @@ class Crowd:
         return self
 
     def release_with_a_newcomer(self, holder: Member, newcomer: Member) -> None:
-        """Somebody comes between a release and those whom it woke."""
+        """A client comes between a release and the waiters that it woke."""
         self.now = newcomer.arrives_at
         self._release(holder)
         self._ask(newcomer)

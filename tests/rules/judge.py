@@ -96,7 +96,7 @@ class Judge:
         step = self.rule(before, request, now, wall_us, dead)
         assert step == self.rule(before, request, now, wall_us, dead), "the same input, the same answer"
         if step.record is before:
-            assert step.wake == (), "nothing was stored: nobody is to be told"
+            assert step.wake == (), "nothing was stored: no one is to be notified"
         else:
             self._check_turns(step.record)
             self._check_wakes(before, step)

@@ -48,7 +48,7 @@ AIMED = (Release, Withdraw, Renew, Refresh, Stop, Export, Adopt, Downgrade, SetV
 
 
 class Move(NamedTuple):
-    """Time passes, then somebody asks for something."""
+    """Time passes, then a client sends a request."""
 
     pause: float
     aim: str

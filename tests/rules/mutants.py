@@ -40,7 +40,7 @@ def mutant(rule: Rule) -> Rule:
 def release_without_owner_check(
     record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()
 ) -> Step:
-    """Whoever releases, the present holder loses it."""
+    """Whichever client releases, the present holder loses it."""
     if isinstance(request, Release) and record.holders:
         request = request._replace(nonce=record.holders[0].nonce)
     return apply(record, request, now, wall_us, dead)
@@ -161,7 +161,7 @@ def late_copies_are_granted(
 def fair_ones_barge(
     record: Record, request: Request, now: float, wall_us: int, dead: Collection[str] = ()
 ) -> Step:
-    """Whoever comes while it is free takes it, whoever waits."""
+    """A newcomer takes a free lock, whichever clients wait."""
     if isinstance(request, Acquire):
         request = request._replace(fair=False)
     return apply(record, request, now, wall_us, dead)

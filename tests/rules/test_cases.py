@@ -479,7 +479,7 @@ def test_a_repeated_request_gets_the_age_of_the_grant() -> None:
     assert first.age == 0.0
     name.now += 2.5
     assert name.acquire("a1") == first._replace(age=2.5)
-    name.now -= 10.0  # somebody has set the clock
+    name.now -= 10.0  # the clock was set
     assert name.acquire("a1") == first
 
 

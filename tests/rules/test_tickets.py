@@ -65,7 +65,7 @@ def test_tickets_that_nothing_blocks_hold_and_are_the_first_few(view: LockView) 
     free = [t for t in view.tickets if not blockers(view.tickets, t, config_of(view))]
     assert tuple(free) == holders_of(view)
     assert holders_of(view) + waiters_of(view) == view.tickets
-    assert not view.tickets or holders_of(view), "somebody always holds"
+    assert not view.tickets or holders_of(view), "one ticket always holds"
 
 
 @given(views())
@@ -132,7 +132,7 @@ def test_nobody_is_left_waiting_for_the_wrong_one(view: LockView, data: st.DataO
 
 @given(views())
 def test_releases_wake_as_few_as_can_be(view: LockView) -> None:
-    """When the first leaves, whoever hears of it holds then; of a semaphore, at most one hears of it."""
+    """When the first leaves, the waiter that is notified holds; of a semaphore, at most one is notified."""
     if not view.tickets:
         return
     leaves = holders_of(view)[0]

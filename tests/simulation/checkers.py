@@ -387,7 +387,8 @@ def first_come_first_served(seen: Evidence) -> Iterator[str]:
 
 
 def _free_to_pass(request: Request) -> str:
-    """Who asked not to queue may pass; and a writer that turns into a reader takes nothing from anybody."""
+    """An attempt that asked not to queue may pass; and a writer that turns into a reader takes nothing from
+    others."""
     if isinstance(request, Downgrade):
         return request.reader_nonce
     return request.nonce if isinstance(request, Acquire) and not request.fair else ""

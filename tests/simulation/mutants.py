@@ -82,7 +82,7 @@ def original(request: type) -> Handler:
 
 
 def release_without_owner_check() -> Patch:
-    """Whoever says "release" ends whatever is held there."""
+    """Any client that says "release" ends whatever is held there."""
 
     def releases(record: Record, ask: Release, now: float, wall_us: int, admits: Any) -> tuple[Record, Reply]:
         return queueing.give_turns(record._replace(holders=()), now, admits), Done()
@@ -183,7 +183,8 @@ def undated_grants() -> Patch:
 
 
 def found_undated() -> Patch:
-    """Who finds that it has the lock, be it handed over or won by a copy, counts from when it hears of it."""
+    """An attempt that finds that it has the lock, by a handoff or by a copy, counts from when it learns of
+    it."""
     shipped = transitions._granted_reply
 
     def granted(record: Record, holder: Holder, now: float, age: float = 0.0) -> Granted:

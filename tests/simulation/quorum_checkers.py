@@ -1,4 +1,5 @@
-"""What must hold of every schedule on a quorum of nodes, whatever their clocks do and whoever forgets.
+"""What must hold of every schedule on a quorum of nodes, whatever their clocks do and whichever of them
+forgets.
 
 What does not concern nodes is checked as everywhere else.
 """
@@ -115,7 +116,7 @@ def in_the_order_of_grants(seen: QuorumEvidence) -> Iterator[str]:
 
 
 def succession(seen: QuorumEvidence) -> Iterator[str]:
-    """Whoever was taken over on a node that counted for both has the lower token."""
+    """An attempt that was taken over on a node that counted for both has the lower token."""
     count = 0
     token_of = {owner: token for _, _, _, owner, token, _, _ in seen.decided}
     came: dict[tuple[str, str, str], int] = {}

@@ -109,7 +109,7 @@ def write_back_not_awaited() -> Patch:
 
 
 def stamp_without_owner_check() -> Patch:
-    """A number is written wherever it is larger, whoever has the claim by then."""
+    """A number is written wherever it is larger, whichever attempt has the claim by then."""
 
     def stamp(record: node.NodeRecord, ask: node.Stamp, now: int) -> tuple[node.NodeRecord, node.NodeReply]:
         if ask.number > record.fence:
@@ -120,7 +120,7 @@ def stamp_without_owner_check() -> Patch:
 
 
 def stamp_accepts_equal() -> Patch:
-    """A number that is there already is taken for written, whoever it was issued to."""
+    """A number that is there already is taken for written, whichever attempt it was issued to."""
     shipped = transitions._HANDLERS[node.Stamp]
 
     def stamp(record: node.NodeRecord, ask: node.Stamp, now: int) -> tuple[node.NodeRecord, node.NodeReply]:
@@ -144,7 +144,7 @@ def rejoin_without_copying() -> Patch:
 
 
 def copy_without_waiting() -> Patch:
-    """A node that forgot is told all fences, and takes part at once."""
+    """A node that forgot gets all fences, and takes part at once."""
     return mock.patch.object(membership, "rejoin_seconds", return_value=0.0)
 
 
@@ -285,7 +285,7 @@ FORGOTTEN_WHILE_HELD: Final = tuple(
     for at in (2.0, 4.5, 7.0, 9.5)
     for fault in (Fault(at, "node cut", 2, 1.2), Fault(at + 1.0, "node amnesia", 0, 0.05))
 )
-"""The same for a short time, while somebody relies on what was forgotten."""
+"""The same for a short time, while a client relies on what was forgotten."""
 
 QUORUM_MUTANTS: Final = (
     QuorumMutant("maximum of per-node INCR", maximum_of_counters, TOKENS),

@@ -30,7 +30,7 @@ KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock j
 
 SCHEDULES: Final = 200 if THOROUGH else 25
 BATCHES: Final = 10 if THOROUGH else 1
-"""Each batch is a test, with a time limit of its own."""
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 PARTIES: Final = 3
@@ -52,7 +52,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class History:
-    """What the parties were told."""
+    """The results of the parties."""
 
     arrivals: dict[int, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
     unknown: bool = False
@@ -166,7 +166,7 @@ def violations(result: Run, history: History) -> list[str]:
         if len(arrivals) < PARTIES and not history.unknown:
             wrong.append(f"generation {generation} passed with {len(arrivals)} parties")
         wrong += [
-            f"generation {generation} passed, and one of its parties was told that it is broken"
+            f"generation {generation} passed, and one of its parties got that it is broken"
             for each in arrivals
             if each.result == "broken"
         ]

@@ -28,7 +28,7 @@ from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
-"""An engine that forgets loses the number, whoever wrote it."""
+"""An engine that forgets loses the number, whichever client wrote it."""
 
 SCHEDULES: Final = 100 if THOROUGH else 25
 """Of each of the two families of engines."""
@@ -39,7 +39,7 @@ SCHEDULES_AT_MOST: Final = 200
 
 @dataclass(slots=True)
 class History:
-    """What the writers were told."""
+    """The results of the writers."""
 
     sums: list[tuple[float, float, int]] = field(default_factory=list)
     """When an addition began, when it returned, and the sum that it returned."""

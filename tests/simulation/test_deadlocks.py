@@ -33,13 +33,16 @@ from simulation.workloads import FAULTS_END, Board, Core, SimulatedLeases, Worke
 from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, inject
 from simulator.faults import FORGETS
 from simulator.servers import Server
+from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 """An engine that forgets its holders has no deadlock either."""
 
 NAMES: Final = ("a", "b", "c", "permits")
 LIMIT: Final = 2
-SCHEDULES: Final = 25
+SCHEDULES: Final = 200 if THOROUGH else 25
+BATCHES: Final = 5 if THOROUGH else 1
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 Span = tuple[float, float]
@@ -283,10 +286,11 @@ def is_in(spans: list[Span], moment: float) -> bool:
     return any(begin <= moment <= end for begin, end in spans)
 
 
-def test_every_deadlock_is_found_and_has_one_victim() -> None:
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_deadlock_is_found_and_has_one_victim(batch: int) -> None:
     rounds = victims = 0
     longest = 0
-    for seed in range(SCHEDULES):
+    for seed in range(batch * SCHEDULES, (batch + 1) * SCHEDULES):
         result, history = run(seed)
         assert violations(result, history) == [], f"seed {seed}"
         rounds += history.rounds
@@ -297,9 +301,10 @@ def test_every_deadlock_is_found_and_has_one_victim() -> None:
     assert longest >= 3
 
 
-def test_a_group_is_a_waiter_as_any_other() -> None:
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_a_group_is_a_waiter_as_any_other(batch: int) -> None:
     rounds = victims = 0
-    for seed in range(SCHEDULES):
+    for seed in range(batch * SCHEDULES, (batch + 1) * SCHEDULES):
         result, history = run(seed, GroupTaker)
         assert violations(result, history) == [], f"seed {seed}"
         rounds += history.rounds

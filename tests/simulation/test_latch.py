@@ -28,7 +28,7 @@ KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in FORGETS)
 
 SCHEDULES: Final = 200 if THOROUGH else 25
 BATCHES: Final = 10 if THOROUGH else 1
-"""Each batch is a test, with a time limit of its own."""
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 COUNTS: Final = (40, 10_000)
@@ -37,14 +37,14 @@ COUNTS: Final = (40, 10_000)
 
 @dataclass(slots=True)
 class History:
-    """What the workers were told."""
+    """The results of the workers."""
 
     count: int
     begun: int = 0
     counted: int = 0
     passed: int = 0
     early: str = ""
-    """Somebody passed before enough had begun to count down."""
+    """A waiter passed before enough parties had begun to count down."""
 
 
 class Counting(Worker):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 from unittest import mock
 
 import pytest
@@ -25,18 +25,21 @@ from holdfast.rules.record import Record
 from simulation.plans import CLIENTS, WEIGHTS, make_plan
 from simulation.schedules import DRIFT, IO_SECONDS, LINGER_SECONDS, Run, _play
 from simulation.store import CounterStore
+from simulation.tickets_schedules import KINDS as TICKETS_KINDS
+from simulation.tickets_schedules import _seconds_for
 from simulation.workloads import Board, SimulatedLease, SimulatedLeases, Worker
 from simulator import Clock, Interrupted, Link, Node, SimulatedClient, World, inject
 from simulator.faults import FORGETS
+from simulator.ordered import OrderedStore, TicketsClient
 from simulator.servers import Server
 from support.thorough import THOROUGH
 
 KINDS: Final = tuple(kind for kind in WEIGHTS if kind not in (*FORGETS, "clock jump"))
-"""An engine that forgets its records forgets who holds them; that is told elsewhere."""
+"""An engine that forgets its records forgets who holds them; other tests show that."""
 
 SCHEDULES: Final = 200 if THOROUGH else 25
-BATCHES: Final = 10 if THOROUGH else 1
-"""Each batch is a test, with a time limit of its own."""
+BATCHES: Final = 5 if THOROUGH else 1
+"""Each batch is a test, with a time limit of its own. A thorough run has 2000 schedules of each recipe."""
 SCHEDULES_AT_MOST: Final = 200
 
 NAMES: Final = ("a", "b", "c")
@@ -136,7 +139,7 @@ def holders_in(world: World, name: str) -> list[str]:
     return [holder.nonce for holder in world.node.records.get(name, Record()).holders]
 
 
-def run(seed: int) -> tuple[Run, History]:
+def run(seed: int, on_tickets: bool = False) -> tuple[Run, History]:
     history = History()
     worker = type("Transferring", (Transferring,), {"history": history})
     world = World(f"multilock/{seed}")
@@ -145,12 +148,13 @@ def run(seed: int) -> tuple[Run, History]:
     def clock(beginning: float) -> Clock:
         return Clock(beginning, 1 + shape.uniform(-DRIFT, DRIFT))
 
-    world.node = Node(
-        world,
-        "node",
-        clock(shape.uniform(100, 1e6)),
-        clock(0.0),
-        hands_over=shape.choice(("", "silently", "by message")),
+    clocks = clock(shape.uniform(100, 1e6)), clock(0.0)
+    ways: tuple[Literal["", "silently", "by message"], ...] = ("", "silently", "by message")
+    hands_over = shape.choice(ways)
+    world.node = (
+        OrderedStore(world, "node", *clocks)
+        if on_tickets
+        else Node(world, "node", *clocks, hands_over=hands_over)
     )
     store = CounterStore(world)
     board = Board(world, store, NAMES, 1)
@@ -160,15 +164,13 @@ def run(seed: int) -> tuple[Run, History]:
         links: dict[Server, Link] = {
             server: Link(world.stream("network", machine, server.label)) for server in (world.node, store)
         }
-        client = SimulatedClient(
-            world,
-            machine,
-            incarnation,
-            clock(shape.uniform(100, 1e6)),
-            links,
-            IO_SECONDS,
-            LINGER_SECONDS,
-            throws_again=bool(machine % 2),
+        common = (world, machine, incarnation, clock(shape.uniform(100, 1e6)), links, IO_SECONDS)
+        client = (
+            TicketsClient(
+                *common, LINGER_SECONDS, throws_again=False, wall=clock(0.0), seconds_for=_seconds_for
+            )
+            if on_tickets
+            else SimulatedClient(*common, LINGER_SECONDS, throws_again=bool(machine % 2))
         )
         if machine == len(world.clients):
             world.clients.append(client)
@@ -180,7 +182,7 @@ def run(seed: int) -> tuple[Run, History]:
     world.restart = start
     for machine in range(CLIENTS):
         start(machine)
-    plan = make_plan(world.stream("faults"), 1.0, KINDS)
+    plan = make_plan(world.stream("faults"), 1.0, TICKETS_KINDS if on_tickets else KINDS)
     inject(world, plan)
     result = Run("multilock", seed, plan, world, board)
     _play(result)
@@ -199,10 +201,11 @@ def violations(result: Run, history: History) -> list[str]:
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_all_or_none_and_nobody_waits_for_ever(batch: int) -> None:
+@pytest.mark.parametrize("on_tickets", [False, True], ids=["records", "tickets"])
+def test_all_or_none_and_nobody_waits_for_ever(on_tickets: bool, batch: int) -> None:
     groups = losses = waits = 0
     for seed in range(batch * SCHEDULES, (batch + 1) * SCHEDULES):
-        result, history = run(seed)
+        result, history = run(seed, on_tickets)
         assert violations(result, history) == [], f"seed {seed}"
         groups, losses, waits = groups + history.groups, losses + history.losses, waits + history.waits
     assert groups > 50 * SCHEDULES

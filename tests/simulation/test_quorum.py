@@ -38,7 +38,7 @@ def test_promises_are_kept(batch: int) -> None:
 
 
 def test_a_late_reply_about_a_lock_broken_meanwhile_grants_nothing() -> None:
-    """It hears of its lease, with its old token, after others had later ones: no grant is out of order."""
+    """It learns of its lease, with its old token, after others had later ones: no grant is out of order."""
     plan = [Fault(3.5271, "slow", 2, 3.356, 1.0)]
     assert not check_quorum(run_quorum_schedule(402, "quorum handling", plan, drift=0.01))
 

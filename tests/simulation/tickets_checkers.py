@@ -116,7 +116,7 @@ def prompt_grant(seen: Evidence) -> Iterator[str]:
 
 
 def wake_ups(seen: Evidence) -> Iterator[str]:
-    """Nobody is woken for nothing: whoever is had just this one to wait for. (One whose session was lost may
+    """No waiter is woken for nothing: it had just this one to wait for. (One whose session was lost may
     still hear of those who were before its old place.)"""
     for name, changes in seen.changes.items():
         for change in changes:

@@ -28,7 +28,7 @@ __all__ = ["TICKETS_MUTANTS"]
 
 
 def watch_the_crowd() -> Patch:
-    """Everyone who waits is woken whenever anybody before it goes."""
+    """Every waiter is woken whenever any ticket before it goes."""
 
     def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
         one = shipped_watched(tickets, me, config)
@@ -39,7 +39,7 @@ def watch_the_crowd() -> Patch:
 
 
 def watch_the_holder_only() -> Patch:
-    """Everyone waits for the first, whoever else is before them."""
+    """Every waiter waits for the first, whichever others are before it."""
 
     def watched(tickets: Sequence[Ticket], me: Ticket, config: LockConfig) -> Watched:
         one = shipped_watched(tickets, me, config)

@@ -65,6 +65,7 @@ ANSWERED: Final = (
     "open_session",
     "keep_alive",
     "create",
+    "create_together",
     "read_queue",
     "read_tickets",
     "remove",
@@ -294,20 +295,8 @@ class OrderedStore(Node):
     ) -> LockView:
         self._lives(session)
         place = self._place(name)
-        config = place.config
-        if asked is None or config is None:
-            fits = asked is config
-        else:
-            fits = (asked.kind, asked.declared) == (config.kind, config.declared)
-        if fits and alone and ticket.kind != "semaphore":
-            last = ticket._replace(order=self._revision + 1)
-            fits = not blockers(
-                self._view(name).tickets,
-                last,
-                config or LockConfig(ticket.kind, declared, declared),
-            )
-        if fits and ticket.nonce not in place.tickets and ticket.nonce not in self._notes:
-            if config is None:
+        if self._fits(name, ticket, asked, declared, alone):
+            if place.config is None:
                 place.config = LockConfig(ticket.kind, declared, declared)
             self._put(name, ticket, session)
             request = Acquire(
@@ -321,6 +310,31 @@ class OrderedStore(Node):
             )
             self._changed(name, request, Done(), frozenset({ticket.nonce}), gone=False)
         return self._view(name, ticket.nonce)
+
+    def _fits(self, name: str, ticket: Ticket, asked: LockConfig | None, declared: int, alone: bool) -> bool:
+        place = self._place(name)
+        config = place.config
+        if asked is None or config is None:
+            fits = asked is config
+        else:
+            fits = (asked.kind, asked.declared) == (config.kind, config.declared)
+        if fits and alone and ticket.kind != "semaphore":
+            last = ticket._replace(order=self._revision + 1)
+            fits = not blockers(
+                self._view(name).tickets,
+                last,
+                config or LockConfig(ticket.kind, declared, declared),
+            )
+        return fits and ticket.nonce not in place.tickets and ticket.nonce not in self._notes
+
+    def _create_together(
+        self, wanted: tuple[tuple[str, Ticket, LockConfig | None], ...], session: str
+    ) -> tuple[LockView, ...] | None:
+        self._lives(session)
+        if all(self._fits(name, ticket, asked, 0, alone=True) for name, ticket, asked in wanted):
+            for name, ticket, asked in wanted:
+                self._create(name, ticket, session, asked, 0, alone=True)
+        return tuple([self._view(name, ticket.nonce) for name, ticket, _ in wanted])
 
     def _put(self, name: str, ticket: Ticket, session: str) -> Ticket:
         self._revision += 1
@@ -497,7 +511,16 @@ class TicketsClient(TranslatingClient):
         super()._send(task, op)
         for index in range(count, len(self.world.trace)):
             event = self.world.trace[index]
-            if isinstance(event, Copied) and op.__class__ is StoreCall and op.method in ("create", "remove"):
+            if not isinstance(event, Copied) or op.__class__ is not StoreCall:
+                continue
+            if op.method == "create_together":
+                name, ticket, _ = op.arguments[0][0]
+                self.world.trace[index] = Copied(event.at, Apply(name, Withdraw(ticket.nonce)))
+                self.world.trace += [
+                    Copied(event.at, Apply(name, Withdraw(ticket.nonce)))
+                    for name, ticket, _ in op.arguments[0][1:]
+                ]
+            elif op.method in ("create", "remove"):
                 name, which = op.arguments[:2]
                 nonce = which.nonce if isinstance(which, Ticket) else which
                 self.world.trace[index] = Copied(event.at, Apply(name, Withdraw(nonce)))
@@ -521,7 +544,7 @@ class TicketsClient(TranslatingClient):
         if isinstance(node, OrderedStore):
             node.disarm(self.id, op.nonce)
 
-    # --- what it hears of itself
+    # --- events about itself
 
     def heard(self, call: Callable[[str], None], what: str) -> None:
         if self.alive:

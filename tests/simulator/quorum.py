@@ -25,7 +25,7 @@ from .world import Clock, World
 __all__ = ["QuorumClient"]
 
 HANDOFF_SECONDS: Final = 0.3
-"""What is told behind somebody's back is told again so often: what a connection does by itself."""
+"""A message that a connection sends by itself is repeated this often."""
 
 
 class Gather:

@@ -97,7 +97,7 @@ class Node(Server):
     ) -> None:
         super().__init__(world, label)
         self.hands_over = hands_over
-        """By message: who is handed the lock is told so, and need not ask."""
+        """By message: the successor is notified of its grant, and need not ask."""
         self.clock = clock
         self.wall = wall
         self.records: dict[str, Record] = {}

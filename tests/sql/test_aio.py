@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -10,11 +11,21 @@ from typing import Any
 import pytest
 
 from fencing.sql_clients import Database, new_database, open_client
-from fencing.test_aio import OPENERS, psycopg_connection
+from fencing.test_aio import OPENERS, psycopg_connection, sqlalchemy_connection, sqlalchemy_session
 from holdfast.errors import Conflict, InvalidArgument, LockTimeout, Unsupported
 from holdfast.optimistic import aio as optimistic
 from holdfast.sql import aio as sql
 from support import wait_until
+
+OTHERS = [
+    pytest.param(
+        "postgresql",
+        functools.partial(sqlalchemy_connection, driver="asyncpg"),
+        marks=pytest.mark.engine("postgresql"),
+        id="postgresql-asyncpg",
+    ),
+    pytest.param("mariadb", sqlalchemy_session, marks=pytest.mark.engine("mariadb"), id="mariadb-session"),
+]
 
 Execute = Callable[[str], Any]
 Opened = AbstractAsyncContextManager[tuple[Any, Execute]]
@@ -29,7 +40,7 @@ def prepared(kind: str) -> Database:
     return database
 
 
-@pytest.mark.parametrize(("kind", "opened"), OPENERS)
+@pytest.mark.parametrize(("kind", "opened"), [*OPENERS, *OTHERS])
 def test_the_same_story_awaited(kind: str, opened: Callable[[Database], Opened]) -> None:
     async def main() -> None:
         database = prepared(kind)

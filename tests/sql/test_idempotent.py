@@ -186,6 +186,14 @@ def test_what_is_refused(database: Database, driver: str, kind: str) -> None:
         with pytest.raises(HoldfastError, match="rolled back within"), sql.idempotent(db.target, "x"):
             db.rollback()
         db.begin()
+        with (
+            sql.idempotent(db.target, "x"),
+            pytest.raises(Conflict, match="in this same transaction"),
+            sql.idempotent(db.target, "x"),
+        ):
+            pass
+        db.rollback()
+        db.begin()
         entered = sql.idempotent(db.target, "committed")
         entered.__enter__()
         db.commit()  # and then it crashes

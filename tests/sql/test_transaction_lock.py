@@ -10,7 +10,6 @@ from fencing.sql_clients import Client, Database, new_database, open_client
 from holdfast import sql
 from holdfast.errors import InvalidArgument, LockTimeout
 from holdfast.sql.postgresql import key_of_name
-from support.servers import shared_pgbouncer
 
 pytestmark = [
     pytest.mark.engine("postgresql"),
@@ -90,23 +89,6 @@ def test_in_autocommit_mode_it_is_refused(database: Database, driver: str) -> No
         with pytest.raises(InvalidArgument, match="autocommit mode"):
             sql.transaction_lock(client.target, "closing", timeout=0)
         client.rollback()
-
-
-def test_it_works_behind_a_proxy_that_pools_by_transaction(database: Database, driver: str) -> None:
-    if driver != "psycopg":
-        pytest.skip("the proxy sees the same of each")
-    proxy = shared_pgbouncer()
-    behind = Database("postgresql", "postgres", proxy.host, proxy.port)
-    with (
-        open_client(behind, "psycopg", prepare_threshold=None) as one,
-        open_client(behind, "psycopg", prepare_threshold=None) as two,
-    ):
-        sql.transaction_lock(one.target, "closing")
-        with pytest.raises(LockTimeout):
-            sql.transaction_lock(two.target, "closing", timeout=0.05)
-        two.commit()
-        one.commit()
-        sql.transaction_lock(two.target, "closing", timeout=0)
 
 
 def test_names_are_hashed_whole(db: Client, other: Client) -> None:

@@ -40,7 +40,7 @@ VARIABLE: Final = "HOLDFAST_TEST_THOROUGH"
 THOROUGH: Final = os.environ.get(VARIABLE, "") not in {"", "0"}
 
 BOTH_DRIVERS: Final = frozenset({"memory", "redis"})
-"""The engine without I/O, and one with a server: the contract is told there by threads and by asyncio."""
+"""The engine without I/O, and one with a server: the contract is met there by threads and by asyncio."""
 
 EXAMPLES_TIMES: Final = 4
 

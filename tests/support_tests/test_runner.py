@@ -1,4 +1,4 @@
-"""``tools/run_tests.py``: what is run once more, what is told, and what fails the run.
+"""``tools/run_tests.py``: what is run once more, what is reported, and what fails the run.
 
 Each test has a project of its own, whose tests count how often they were run.
 """

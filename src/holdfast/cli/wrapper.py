@@ -136,12 +136,13 @@ def _run(plan: Plan, client: holdfast.Client, child: Child, inbox: Inbox) -> int
         return Status.SIGNAL + stopped_by
     holding = Holding(plan, lease, child, inbox)
     status = holding.run_command(plan.url or client.url)
-    lost = not _release(plan, lease) or holding.lost
+    released = _release(plan, lease)
     held = f"{time.monotonic() - granted:.3f} s"
-    if lost:
+    if released is False or holding.lost:
         complain(f"the lock {plan.name!r} was lost; the command ended with status {status}, after {held}")
         return Status.LOST
-    plan.tell(f"released {plan.name!r} after {held}")
+    if released:
+        plan.tell(f"released {plan.name!r} after {held}")
     return status
 
 
@@ -273,14 +274,18 @@ class Holding:
         self._child.signal(signal.SIGCONT)
 
 
-def _release(plan: Plan, lease: holdfast.Lease) -> bool:
-    """Release the lock; False: it had been lost. A release that fails is not a failure of the command."""
+def _release(plan: Plan, lease: holdfast.Lease) -> bool | None:
+    """Release the lock; False: it had been lost, None: the engine does not say.
+
+    A release that fails is not a failure of the command.
+    """
     try:
         lease.release()
     except (errors.LockLost, errors.NotHeld):
         return False
     except errors.HoldfastError as error:
         complain(f"could not release {plan.name!r}, which will expire within {plan.ttl:g} s: {error}")
+        return None
     return True
 
 

@@ -125,8 +125,10 @@ def check_name(name: str, what: str = "name") -> str:
         instead = f"{what}.decode()" if isinstance(name, bytes | bytearray) else f"str({what})"
         raise InvalidArgument(f"a {what} is text; it is {type(name).__name__}: write {instead}")
     if not name:
-        instead = "name what is locked" if what == "name" else "write one"
-        raise InvalidArgument(f"the {what} is empty: {instead}, for example 'invoices'")
+        instead = (
+            "name what is locked, for example 'invoices'" if what == "name" else "write for example 'shop'"
+        )
+        raise InvalidArgument(f"the {what} is empty: {instead}")
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
@@ -206,11 +208,11 @@ def check_value(data: bytes) -> bytes:
     return data
 
 
-def check_retention(retention: Duration) -> float:
-    seconds = _seconds(retention, "retention", "how long the value stays, for example 86400")
+def check_retention(retention: Duration, what: str = "retention") -> float:
+    seconds = _seconds(retention, what, "how long the value stays, for example 86400")
     if seconds <= 0 or seconds > TTL_SECONDS_MAX:
         raise InvalidArgument(
-            f"retention must be more than 0 and at most {TTL_SECONDS_MAX:.0f} seconds; it is {retention!r}"
+            f"{what} must be more than 0 and at most {TTL_SECONDS_MAX:.0f} seconds; it is {retention!r}"
         )
     return seconds
 

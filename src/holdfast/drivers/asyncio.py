@@ -10,7 +10,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from ..core.arguments import MAX_WAITERS
 from ..core.deadlines import pause_seconds
@@ -23,6 +23,7 @@ from ..core.effects import (
     Nonce,
     Notify,
     Now,
+    OutcomeUnknown,
     Pause,
     ProtocolCoroutine,
     RenewBatch,
@@ -52,6 +53,10 @@ log = logging.getLogger("holdfast")
 
 RESTART_SECONDS = 0.05
 """A cancelled task is not restarted sooner: a loop that ends cancels all its tasks before it is closed."""
+
+
+WAITS: Final = frozenset({Listen, Wait, Pause, SleepUntil})
+"""These effects have no reply that a coroutine would rely on."""
 
 
 class AsyncioDriver(BaseDriver[LoopWakeup]):
@@ -152,10 +157,12 @@ class AsyncioDriver(BaseDriver[LoopWakeup]):
                 else:
                     reply = await self._perform[op.__class__](op)
             except asyncio.CancelledError as cancellation:
-                if cancelled:
+                if not cancelled:
+                    cancelled, trouble = True, cancellation
+                elif op.__class__ in WAITS:
                     reply = None  # it is cleaning up already: it ends without waiting
                 else:
-                    cancelled, trouble = True, cancellation
+                    trouble = OutcomeUnknown("the request was cancelled")
             except BaseException as failure:  # noqa: BLE001 - the coroutine handles it
                 trouble = failure
 

@@ -49,7 +49,9 @@ T = TypeVar("T")
 L = TypeVar("L", bound=HasState)
 log = logging.getLogger("holdfast")
 
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 1.0
+"""How long the end of a client waits for its threads, all together. One that waits for an engine that hangs
+ends when its connection is closed, which comes next, or when its request does."""
 
 
 class ThreadsDriver(BaseDriver[ThreadWakeup]):
@@ -258,8 +260,9 @@ class ThreadsDriver(BaseDriver[ThreadWakeup]):
         self.client_state.closing = True
         for timer in self._timer_wakeups.values():
             timer.post()
+        ends_at = boottime() + CLOSE_SECONDS
         for thread in list(self._threads.values()):
-            join_thread(thread, CLOSE_SECONDS)
+            join_thread(thread, max(ends_at - boottime(), 0.0))
         self.adapter.close()
 
 

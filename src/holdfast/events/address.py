@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from ..core.libpq import LIBPQ_OPTIONS
 from ..core.urls import URL, parse_url
 from ..errors import EngineUnavailable, InvalidArgument, Unsupported
 
@@ -20,36 +21,6 @@ DEFAULT_SCHEMA: Final = "holdfast_events"
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _POSTGRESQL: Final = frozenset({"postgresql", "postgres"})
 _OURS: Final = frozenset({"pooler", "schema"})
-_LIBPQ: Final = frozenset(
-    {
-        "application_name",
-        "channel_binding",
-        "gssencmode",
-        "host",
-        "hostaddr",
-        "krbsrvname",
-        "options",
-        "passfile",
-        "port",
-        "require_auth",
-        "requirepeer",
-        "service",
-        "ssl_max_protocol_version",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcertmode",
-        "sslcrl",
-        "sslcrldir",
-        "sslkey",
-        "sslmode",
-        "sslnegotiation",
-        "sslpassword",
-        "sslrootcert",
-        "sslsni",
-        "target_session_attrs",
-    }
-)
-"""The settings of libpq that a URL may contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +101,7 @@ def _path_in(url: URL) -> str:
 
 
 def _postgresql(url: URL) -> PostgresqlAddress:
-    url.only(_LIBPQ | _OURS)
+    url.only(LIBPQ_OPTIONS | _OURS)
     schema = url.options.get("schema", DEFAULT_SCHEMA)
     # It needs no quotes: it is the one text that becomes part of statements.
     if _SCHEMA.fullmatch(schema) is None or schema.startswith("pg_"):
@@ -141,7 +112,7 @@ def _postgresql(url: URL) -> PostgresqlAddress:
     pooler = url.options.get("pooler", "no")
     if pooler not in ("auto", "yes", "no"):
         raise InvalidArgument(f"pooler is yes or no; it is {pooler!r}")
-    settings = {name: value for name, value in url.options.items() if name in _LIBPQ}
+    settings = {name: value for name, value in url.options.items() if name in LIBPQ_OPTIONS}
     settings.setdefault("application_name", "holdfast events")
     if any("\0" in value for value in settings.values()):
         raise InvalidArgument("a setting of libpq contains a zero byte: remove it")

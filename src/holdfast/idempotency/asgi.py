@@ -109,7 +109,7 @@ class IdempotencyMiddleware:
                 if attempt.done:
                     stored = unpack(attempt.result)
                 else:
-                    await self._run(held, {**scope, ATTEMPT: attempt}, receive)
+                    await self._run(held, {**_plain(scope), ATTEMPT: attempt}, receive)
                     if not self._settings.stores(held.status()):
                         raise NotStored
                     attempt.set_result(pack(_response(held)))
@@ -136,6 +136,14 @@ class IdempotencyMiddleware:
             held.status()  # that there is one
         except Exception as error:
             raise ApplicationError(error) from error
+
+
+def _plain(scope: Scope) -> Scope:
+    """Without extensions by which a server sends what is in no message, for example a file: it could not be
+    stored."""
+    given = scope.get("extensions") or {}
+    extensions = {name: each for name, each in given.items() if not name.startswith("http.response.")}
+    return {**scope, "extensions": extensions}
 
 
 def _response(held: HeldResponse) -> StoredResponse:

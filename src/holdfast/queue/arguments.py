@@ -130,10 +130,10 @@ def encoded(value: Any, what: str) -> str:
     """As JSON, in ASCII: any database can store it."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever the methods of a value raise
         raise InvalidArgument(
-            f"the {what} cannot be written as JSON ({error}): pass dicts, lists, texts, numbers, booleans and"
-            " None, and put large or secret things elsewhere"
+            f"the {what} cannot be written as JSON ({error!r}): pass dicts, lists, texts, numbers, booleans"
+            " and None, and put large or secret things elsewhere"
         ) from None
     if len(text) > PAYLOAD_BYTES_MAX:
         raise InvalidArgument(
@@ -176,6 +176,8 @@ def job_row(job: NewJob) -> Mapping[str, Any]:
 
 def _lane_and_uniqueness(job: NewJob, key: str | None) -> tuple[int, int]:
     unique = job.unique
+    if not isinstance(job.ordered, bool):
+        raise InvalidArgument(f"ordered is True or False; it is {job.ordered!r}")
     if unique is UNSET:
         unique = None if job.ordered or key is None else "both"
     if unique is not None and unique not in get_args(Unique):

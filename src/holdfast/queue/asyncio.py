@@ -5,13 +5,15 @@ What a call does and raises is described at the call of the same name there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from ..core.arguments import check_io_timeout, check_name
 from ..core.lock_options import Duration
+from ..errors import Conflict, EngineUnavailable
 from ..fencing.connections import Executes
 from ..fencing.connections_asyncio import runner_of
 from ..model import UNSET, Unset
@@ -19,7 +21,7 @@ from ..sql import retry as transactions
 from . import admin, calls
 from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
-from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
+from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store_asyncio import AsyncStore, open_store
 
 __all__ = ["AsyncJob", "AsyncQueue", "connect"]
@@ -40,16 +42,15 @@ class AsyncJob(calls.BaseJob):
     async def finish(self, result: Any = None, *, connection: Executes | None = None) -> None:
         """It is done. ``result``, as JSON, is kept with it. With a ``connection``: in the transaction that is
         open there, so that all of it is committed, or nothing."""
-        await self._queue._store.run(self.finish_call(result), connection)
-        self.is_ended = True
+        with self.ending():
+            await self._queue._store.run(self.finish_call(result), connection)
 
     async def fail(self, error: object, retry_in: Duration | None = None, *, final: bool = False) -> State:
         """It did not succeed, because of ``error`` (a text or an exception). It is tried again after a pause
         by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``,
         it is dead. The state it is in now."""
-        state = await self._queue._store.run(self.fail_call(error, retry_in, final))
-        self.is_ended = True
-        return state
+        with self.ending():
+            return await self._queue._store.run(self.fail_call(error, retry_in, final))
 
     async def extend(self, lease: Duration | None = None) -> None:
         """The lease ends so long from now: as long as it was claimed for, or ``lease``. ``JobCancelled``: it
@@ -58,8 +59,8 @@ class AsyncJob(calls.BaseJob):
 
     async def release(self) -> None:
         """Give it back as it was: any worker may claim it at once, and this attempt does not count."""
-        await self._queue._store.run(self.release_call())
-        self.is_ended = True
+        with self.ending():
+            await self._queue._store.run(self.release_call())
 
     async def check(self) -> None:
         """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it should
@@ -93,11 +94,14 @@ class AsyncJob(calls.BaseJob):
         await runner.run(transactions.begin)
         try:
             yield
-            await self._queue._store.run(finish, connection)
-            await runner.run(transactions.commit)
-            self.is_ended = True
-        except BaseException:
+            with self.ending():
+                await self._queue._store.run(finish, connection)
+                await runner.run(transactions.commit)
+        except BaseException as error:
             await runner.run(transactions.roll_back)
+            if isinstance(error, Conflict):  # perhaps with its next claimant
+                with suppress(EngineUnavailable, JobCancelled):
+                    await self.check()
             raise
 
 
@@ -163,8 +167,21 @@ class AsyncQueue(calls.BaseQueue):
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
         Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
-        is given to the next who asks. ``kinds`` None: any.
+        is given to the next who asks. ``kinds`` None: any. Where this call is cancelled, what it has claimed
+        is given back.
         """
+        claiming = asyncio.ensure_future(self._claim(kinds, limit, lease))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The database may have executed the claim. Without a release these jobs would wait until their
+            # leases end.
+            with suppress(Exception):
+                for job in await claiming:
+                    await job.release()
+            raise
+
+    async def _claim(self, kinds: str | Iterable[str] | None, limit: int, lease: Duration) -> list[AsyncJob]:
         found = await self._store.run(calls.claim_call(kinds, limit, lease, self))
         return [AsyncJob(self, row) for row in found]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import random
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from ..core.lock_options import Duration
@@ -233,8 +234,21 @@ class BaseJob:
         self.claim = ClaimedJob(self.id, self.token, self.kind, lane)
         self.is_ended = False
         """Whether ``finish``, ``fail``, ``release`` or ``transaction`` has ended this claim here."""
+        self.is_ending = False
+        """Whether such a call is running, or the worker is about to make it: the claim then ends, and is not
+        lost."""
         self.told: Told | None = None
         """Why its handler is to stop, as far as its worker has learned."""
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around a call that ends this claim."""
+        before, self.is_ending = self.is_ending, True
+        try:
+            yield
+            self.is_ended = True
+        finally:
+            self.is_ending = before
 
     @property
     def should_stop(self) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+from ..core.libpq import LIBPQ_OPTIONS
 from ..core.urls import URL, parse_url
 from ..errors import EngineUnavailable, InvalidArgument, Unsupported
 from ..runtime.readable import wait_readable
@@ -25,6 +26,9 @@ __all__ = ["Database", "PostgresDatabase", "SqliteDatabase", "database_of", "def
 
 LOCKS_DATABASE: Final = 0x486F6C64
 """What marks a file as a database of locks (``PRAGMA application_id``)."""
+
+_SQLITE_LEAST: Final = (3, 35)
+"""It has RETURNING."""
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -113,6 +117,8 @@ class PostgresDatabase(Database):
     dialect = "PostgreSQL"
 
     def __init__(self, text: str, url: URL, io_timeout: float) -> None:
+        ours = {"schema", "pooler", "notify"}
+        url.only(LIBPQ_OPTIONS | ours)
         schema = url.options.get("schema", "holdfast")
         if _SCHEMA.fullmatch(schema) is None or schema.startswith("pg_"):
             raise InvalidArgument(
@@ -130,8 +136,8 @@ class PostgresDatabase(Database):
         self.io_timeout = io_timeout
         self._shown = str(url)
         parts = urlsplit(text.strip())
-        ours = {"schema", "pooler", "notify"}
         query = [(key, value) for key, value in parse_qsl(parts.query) if key not in ours]
+        self._application_name = url.options.get("application_name", "holdfast")
         # libpq repeats in its errors what it cannot read. Of the user and the password it can read all.
         netloc = url.userinfo + url.hosts
         self._conninfo = urlunsplit(parts._replace(netloc=netloc, query=urlencode(query, quote_via=quote)))
@@ -147,7 +153,12 @@ class PostgresDatabase(Database):
             "conninfo": self._conninfo,
             "autocommit": True,
             "connect_timeout": max(1, round(self.io_timeout)),
-            "application_name": "holdfast",
+            "application_name": self._application_name,
+            # With these the kernel notices that the other end of a connection is gone.
+            "tcp_user_timeout": int(self.io_timeout * 1000),
+            "keepalives_idle": 10,
+            "keepalives_interval": 3,
+            "keepalives_count": 3,
         }
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
@@ -162,12 +173,15 @@ class PostgresDatabase(Database):
 
     def connect(self) -> Any:
         psycopg = import_psycopg()
+        from .watched import WatchedConnection  # psycopg's, too
+
         try:
-            connection = psycopg.connect(**self.settings)
+            connection = WatchedConnection.connect(**self.settings)
         except psycopg.Error as error:
             raise self.unavailable(error) from error
         try:
-            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            connection.watch(self.io_timeout / 2, self.settings)
+            row = connection.execute(self.greeting).fetchone()
             is_pooled = self.is_pooled(connection, row)
             for setting in self.settings_of(is_pooled):
                 connection.execute(setting)
@@ -179,10 +193,19 @@ class PostgresDatabase(Database):
             raise
         return connection
 
+    greeting: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+    """The first query of a new connection; ``is_pooled`` reads its result."""
+
     def is_pooled(self, connection: Any, row: Any) -> bool:
         """A proxy names another process than the one that answers. Statements are not prepared there."""
         found = self.pooler == "yes" or (self.pooler == "auto" and row[0] != connection.info.backend_pid)
         connection.prepare_threshold = None if found else 2
+        if found and row[1] in ("repeatable read", "serializable"):
+            raise Unsupported(
+                f"transactions in {self.name} are {row[1].upper()} by default, and behind a proxy that pools"
+                " by transaction the queue sets nothing on its connections: let the proxy log in as a role"
+                " with ALTER ROLE … SET default_transaction_isolation = 'read committed', or connect directly"
+            )
         return found
 
     @property
@@ -231,6 +254,11 @@ class SqliteDatabase(Database):
         return f"sqlite:///{self.path}"
 
     def connect(self) -> Any:
+        if sqlite3.sqlite_version_info < _SQLITE_LEAST:
+            raise Unsupported(
+                f"this Python has SQLite {sqlite3.sqlite_version}, and the queue needs 3.35 or newer (2021):"
+                " use a newer Python, or PostgreSQL"
+            )
         try:
             if self._makes_folder:
                 Path(self.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)

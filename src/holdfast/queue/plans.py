@@ -96,7 +96,29 @@ def lane_in(row: Sequence[Any]) -> Lane | None:
 
 
 def lock_lane(session: Session, lane: Lane) -> Plan[None]:
-    yield Statement(session.texts.lock_lane, {"lane": _name(session, lane)})
+    """``InvalidArgument`` in a transaction that does not see which jobs are in the lane now."""
+    isolation = yield from _lock_lane(session, lane)
+    if isolation is not None:
+        raise _blind(lane, isolation)
+
+
+def _lock_lane(session: Session, lane: Lane) -> Plan[str | None]:
+    """None, or the isolation level that prevents it: such a transaction sees only what was committed before
+    it began, so it does not know which jobs have entered and left the lane since."""
+    result: Result = yield Statement(session.texts.lock_lane, {"lane": _name(session, lane)})
+    if not result.rows or result.rows[0][1] is not None:
+        return None
+    isolation: str = result.rows[0][0]
+    return isolation
+
+
+def _blind(lane: Lane, isolation: str) -> InvalidArgument:
+    kind, key = lane
+    return InvalidArgument(
+        f"jobs of kind {kind!r} and key {key!r} run one after the other, and this transaction is"
+        f" {isolation.upper()}: it does not see which of them run and wait by now. Nothing was done: make it"
+        " READ COMMITTED, or leave connection= out"
+    )
 
 
 def _name(session: Session, lane: Lane) -> str:
@@ -151,7 +173,9 @@ def _needs_lane(row: Mapping[str, Any]) -> bool:
 def _put_all(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[int]]:
     # In one order, so that two batches do not wait for each other.
     for lane in sorted({(row["kind"], row["key"]) for row in rows if _needs_lane(row)}):
-        yield from lock_lane(session, lane)
+        isolation = yield from _lock_lane(session, lane)
+        if isolation is not None and (yield from _is_in_lane(session, lane, rows)):
+            raise _blind(lane, isolation)
     found: list[int] = []
     plain: list[Mapping[str, Any]] = []
     for row in rows:
@@ -166,6 +190,15 @@ def _put_all(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[i
             found += yield from _put_one(session, row)
     found += yield from _put_plain(session, plain)
     return found
+
+
+def _is_in_lane(session: Session, lane: Lane, rows: Sequence[Mapping[str, Any]]) -> Plan[bool]:
+    """Whether one of them takes a place, by what was asked for or by the limit of its kind."""
+    if any(row["asked_lane"] for row in rows if (row["kind"], row["key"]) == lane):
+        return True
+    values = {"namespace": session.namespace, "kind": lane[0]}
+    limit: Result = yield Statement(session.texts.key_limit_of_kind, values)
+    return bool(limit.rows) and limit.rows[0][0] is not None
 
 
 def _put_plain(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[int]]:

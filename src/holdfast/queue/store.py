@@ -20,12 +20,13 @@ from ..runtime.clock import boottime
 from ..runtime.forks import register_after_fork
 from ..runtime.readable import wait_readable
 from ..runtime.self_pipe import SelfPipe
+from ..sql.failures import translated
 from .database import Database, PostgresDatabase
 from .migrations import migrate, needs_migration
 from .plans import listen_to, next_event
 from .texts import Session
 
-__all__ = ["Call", "EventClock", "Store", "session_on"]
+__all__ = ["Call", "EventClock", "Store", "session_on", "within_transaction"]
 
 T = TypeVar("T")
 
@@ -75,6 +76,12 @@ def session_on(table: Any, database: Database, namespace: str, is_own: bool) -> 
     return Session(table, database.texts, namespace, is_own, notifies)
 
 
+def within_transaction(call: Call[T], table: Any, database: Database, namespace: str) -> Plan[T]:
+    """As a part of the user's transaction, with the errors of ``holdfast.sql``."""
+    plan = call(session_on(table, database, namespace, False))
+    return translated(table, "the queue could not do its part of this transaction", plan)
+
+
 class Store:
     """The queue's database, for threads."""
 
@@ -109,7 +116,7 @@ class Store:
         else:
             self.install_beside_transaction()
             table = table_of(connection)
-            return run(call(session_on(table, self.database, self.namespace, False)), table.carry_out)
+            return run(within_transaction(call, table, self.database, self.namespace), table.carry_out)
         with self.connection() as (_, table):
             return run(call(session_on(table, self.database, self.namespace, True)), table.carry_out)
 

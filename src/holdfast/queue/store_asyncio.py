@@ -28,6 +28,7 @@ from .store import (
     Store,
     drain,
     session_on,
+    within_transaction,
 )
 
 __all__ = ["AsyncStore", "open_store"]
@@ -58,7 +59,7 @@ class AsyncStore(ABC):
         await self.install_beside_transaction()
 
         def make_plan(table: Any) -> Plan[T]:
-            return call(session_on(table, self.database, self.namespace, False))
+            return within_transaction(call, table, self.database, self.namespace)
 
         return await runner_of(connection).run(make_plan)
 
@@ -176,12 +177,16 @@ class ServerStore(AsyncStore):
 
     async def _connect(self) -> Any:
         psycopg = import_psycopg()
+        from .watched import WatchedAsyncConnection  # psycopg's, too
+
+        settings = self.database.settings
         try:
-            connection = await psycopg.AsyncConnection.connect(**self.database.settings)
+            connection = await WatchedAsyncConnection.connect(**settings)
         except psycopg.Error as error:
             raise self.database.unavailable(error) from error
         try:
-            cursor = await connection.execute("SELECT pg_backend_pid()")
+            connection.watch(self.database.io_timeout / 2, settings)
+            cursor = await connection.execute(self.database.greeting)
             is_pooled = self.database.is_pooled(connection, await cursor.fetchone())
             for setting in self.database.settings_of(is_pooled):
                 await connection.execute(setting)

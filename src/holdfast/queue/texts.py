@@ -177,7 +177,7 @@ _FINISH_MANY: Final = """
 UPDATE {jobs} SET state = 'finished', holds_key = 0, result = c.result, error = NULL, ended_at = {now},
     lease_until = NULL, owner = NULL
 FROM (SELECT {each_claim_id} AS claim_id, {each_claim_token} AS claim_token,
-             CAST(g.value ->> 'result' AS text) AS result FROM {given_claims}) AS c
+             {each_claim_result} AS result FROM {given_claims}) AS c
 WHERE id = claim_id AND token = claim_token AND state = 'running'
 RETURNING id
 """
@@ -289,6 +289,7 @@ _STATEMENTS: Final = {
     " AND holds_key = 1",
     "limit_of_kind": "SELECT paused, concurrency FROM {kinds} WHERE namespace = :namespace AND kind = :kind"
     " {lock_row}",
+    "key_limit_of_kind": "SELECT key_concurrency FROM {kinds} WHERE namespace = :namespace AND kind = :kind",
     "running_of_kind": "SELECT count(*) FROM {jobs} WHERE namespace = :namespace AND state = 'running'"
     " AND kind = :kind",
     "blocked_lanes_of_kind": "SELECT DISTINCT key FROM {jobs} WHERE namespace = :namespace AND kind = :kind"
@@ -322,6 +323,7 @@ class Texts:
     has_versions: str
     begin_install: tuple[str, ...]
     lock_lane: str
+    """Returns nothing, or the isolation level of the transaction, and NULL if it was not locked for that."""
     try_lock_lane: str
     """Returns whether it did; nothing where nobody can be in the way."""
     wake: str | None
@@ -353,17 +355,19 @@ _FLOATS: Final = {"at", "delay", "backoff_first", "backoff_maximum"}
 _INTEGERS: Final = {"asked_lane", "uniqueness", "priority", "max_attempts"}
 
 
-def _pieces(prefix: str, number: str, given: str) -> dict[str, str]:
-    """``given`` is a table of the JSON values in a bound array, with ``{}`` for the array's name."""
+def _pieces(prefix: str, number: str, given: str, field: str) -> dict[str, str]:
+    """``given`` is a table of the JSON values in a bound array, with ``{}`` for the array's name; ``field``,
+    with ``{}`` for its own, one field of such a value."""
     fields = {
         **dict.fromkeys(_FLOATS, number),
         **dict.fromkeys(_INTEGERS, "integer"),
         **dict.fromkeys(("kind", "key", "payload"), "text"),
     }
     return {
-        **{f"each_{name}": f"CAST(g.value ->> '{name}' AS {kind})" for name, kind in fields.items()},
-        "each_claim_id": "CAST(g.value ->> 'id' AS bigint)",
-        "each_claim_token": "CAST(g.value ->> 'token' AS bigint)",
+        **{f"each_{name}": f"CAST({field.format(name)} AS {kind})" for name, kind in fields.items()},
+        "each_claim_id": f"CAST({field.format('id')} AS bigint)",
+        "each_claim_token": f"CAST({field.format('token')} AS bigint)",
+        "each_claim_result": f"CAST({field.format('result')} AS text)",
         "given_jobs": given.format("jobs") + " AS g",
         "given_claims": given.format("claims") + " AS g",
         "jobs": f"{prefix}jobs",
@@ -384,7 +388,7 @@ def _made(pieces: dict[str, str]) -> dict[str, str]:
 def postgresql_texts(schema: str) -> Texts:
     """``schema`` is checked: it needs no quotes."""
     pieces = {
-        **_pieces(f"{schema}.queue_", "float8", "json_array_elements(CAST(:{} AS json))"),
+        **_pieces(f"{schema}.queue_", "float8", "json_array_elements(CAST(:{} AS json))", "g.value ->> '{}'"),
         # The time of the statement, not of the transaction; and stable, so that an index serves comparisons.
         "now": "CAST(extract(epoch FROM statement_timestamp()) AS float8)",
         "in_open": "= ANY (ARRAY(",
@@ -410,7 +414,9 @@ def postgresql_texts(schema: str) -> Texts:
             "SELECT FROM pg_catalog.pg_namespace WHERE false",
             "SET LOCAL client_min_messages = warning",
         ),
-        lock_lane="SELECT pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
+        lock_lane="SELECT isolation, CASE WHEN isolation NOT IN ('repeatable read', 'serializable') THEN"
+        " CAST(pg_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18)) AS text) END"
+        " FROM current_setting('transaction_isolation') AS isolation",
         try_lock_lane="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:lane AS text), 18))",
         wake="SELECT pg_notify(CAST(:channel AS text), '')",
         claims_at_once=True,
@@ -426,7 +432,7 @@ _BEGIN_TO_WRITE: Final = (
 
 def sqlite_texts() -> Texts:
     pieces = {
-        **_pieces("holdfast_queue_", "real", "json_each(:{})"),
+        **_pieces("holdfast_queue_", "real", "json_each(:{})", "json_extract(g.value, '$.{}')"),
         "now": "((julianday('now') - 2440587.5) * 86400.0)",
         "in_open": "IN (",
         "in_close": ")",

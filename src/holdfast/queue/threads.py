@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from ..core.arguments import check_io_timeout, check_name
 from ..core.lock_options import Duration
+from ..errors import Conflict, EngineUnavailable
 from ..fencing.connections import Executes, table_of
 from ..fencing.plans import run
 from ..model import UNSET, Unset
@@ -16,7 +17,7 @@ from ..sql import retry as transactions
 from . import admin, calls
 from .arguments import IO_TIMEOUT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS, check_seconds
 from .database import database_of
-from .model import JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
+from .model import JobCancelled, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Unique
 from .store import Store
 
 __all__ = ["Job", "Queue", "connect"]
@@ -37,16 +38,15 @@ class Job(calls.BaseJob):
     def finish(self, result: Any = None, *, connection: Executes | None = None) -> None:
         """It is done. ``result``, as JSON, is kept with it. With a ``connection``: in the transaction that is
         open there, so that all of it is committed, or nothing."""
-        self._queue._store.run(self.finish_call(result), connection)
-        self.is_ended = True
+        with self.ending():
+            self._queue._store.run(self.finish_call(result), connection)
 
     def fail(self, error: object, retry_in: Duration | None = None, *, final: bool = False) -> State:
         """It did not succeed, because of ``error`` (a text or an exception). It is tried again after a pause
         by chance that grows with each try, or after ``retry_in``; after its last attempt, or with ``final``,
         it is dead. The state it is in now."""
-        state = self._queue._store.run(self.fail_call(error, retry_in, final))
-        self.is_ended = True
-        return state
+        with self.ending():
+            return self._queue._store.run(self.fail_call(error, retry_in, final))
 
     def extend(self, lease: Duration | None = None) -> None:
         """The lease ends so long from now: as long as it was claimed for, or ``lease``. ``JobCancelled``: it
@@ -55,8 +55,8 @@ class Job(calls.BaseJob):
 
     def release(self) -> None:
         """Give it back as it was: any worker may claim it at once, and this attempt does not count."""
-        self._queue._store.run(self.release_call())
-        self.is_ended = True
+        with self.ending():
+            self._queue._store.run(self.release_call())
 
     def check(self) -> None:
         """Ask the database: ``StaleToken`` if it is another claimant's now, ``JobCancelled`` if it should
@@ -90,11 +90,14 @@ class Job(calls.BaseJob):
         run(transactions.begin(table), table.carry_out)
         try:
             yield
-            self._queue._store.run(finish, connection)
-            run(transactions.commit(table), table.carry_out)
-            self.is_ended = True
-        except BaseException:
+            with self.ending():
+                self._queue._store.run(finish, connection)
+                run(transactions.commit(table), table.carry_out)
+        except BaseException as error:
             run(transactions.roll_back(table), table.carry_out)
+            if isinstance(error, Conflict):  # perhaps with its next claimant
+                with suppress(EngineUnavailable, JobCancelled):
+                    self.check()
             raise
 
 

@@ -157,31 +157,42 @@ async def wait(barrier: Barrier, owner: str, timeout: float | None) -> int:
 
 
 async def _wait(barrier: Barrier, lease: LeaseState, ends_at: float | None) -> int:
+    """As with a lock that is waited for, an outage of the engine is waited out: here as long as it costs no
+    lease."""
     generation, index = await _arrive(barrier, lease)
     tries = 0
     while True:
-        contents = await cell.read(barrier.cell)
-        state = decode(barrier, contents.data)
-        passes = outcome(state, generation)
-        if passes is True:
-            return index
-        if passes is False:
-            raise _broken_error(barrier, "another party died or gave up, or it was aborted or reset")
-        now = await Now()
-        cause = None
-        if ends_at is not None and now >= ends_at:
-            cause = f"not all of the {barrier.parties} parties arrived in time"
-        elif await _missing(barrier, state, lease):
-            cause = "a party died while it waited"
-        if cause is not None:
-            if await _replace(barrier, contents, broken(state)):
-                raise _broken_error(barrier, cause)
-            continue
+        try:
+            if await _passes(barrier, lease, generation, ends_at):
+                return index
+        except EngineUnavailable:
+            now = await Now()
+            if lease.loss(now) is not None or (ends_at is not None and now >= ends_at):
+                raise
         pause = await poll_pause(tries, POLL_SECONDS_MIN, POLL_SECONDS_MAX)
-        await Pause(pause if ends_at is None else max(min(pause, ends_at - now), 0.0))
+        await Pause(pause if ends_at is None else max(min(pause, ends_at - await Now()), 0.0))
         if barrier.client_state.closed:
             raise records.closed_error()
         tries += 1
+
+
+async def _passes(barrier: Barrier, lease: LeaseState, generation: int, ends_at: float | None) -> bool:
+    """Whether all parties of the generation have arrived; BrokenBarrierError if they never will."""
+    contents = await cell.read(barrier.cell)
+    state = decode(barrier, contents.data)
+    passes = outcome(state, generation)
+    if passes is False:
+        raise _broken_error(barrier, "another party died or gave up, or it was aborted or reset")
+    if passes:
+        return True
+    cause = None
+    if ends_at is not None and await Now() >= ends_at:
+        cause = f"not all of the {barrier.parties} parties arrived in time"
+    elif await _missing(barrier, state, lease):
+        cause = "a party died while it waited"
+    if cause is not None and await _replace(barrier, contents, broken(state)):
+        raise _broken_error(barrier, cause)
+    return False
 
 
 async def _arrive(barrier: Barrier, lease: LeaseState) -> tuple[int, int]:

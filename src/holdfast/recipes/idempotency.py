@@ -19,13 +19,23 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..core import arguments, outcomes
 from ..core.arguments import Spec
 from ..core.canonical import Key, fingerprint_of
+from ..core.effects import OutcomeUnknown
 from ..core.lock_options import Duration
 from ..core.outcomes import Outcome
-from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld, Unsupported
+from ..errors import (
+    Deadlock,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidArgument,
+    LockTimeout,
+    NotHeld,
+    Unsupported,
+)
 from ..model import Guarantees
 from ..protocols import locks, records
 from ..protocols.client_state import ClientState, LeaseState
 from ..protocols.locks import Caller, LockCore
+from ..rules.record import Holder
 from . import names
 
 __all__ = [
@@ -36,6 +46,7 @@ __all__ = [
     "OperationOptions",
     "check_engine",
     "enter",
+    "give_up",
     "leave",
 ]
 
@@ -113,7 +124,7 @@ class OperationOptions:
             names.idempotency("", "x"), "lock", "exclusive", 0, {"ttl": ttl, "timeout": timeout}, ("note",)
         )
         errors = outcomes.check_errors(on_error, store_errors)
-        self._template = Operation(spec, b"", arguments.check_retention(keep), errors)
+        self._template = Operation(spec, b"", arguments.check_retention(keep, "keep"), errors)
         self._operation: Operation | None = None
         if not any(callable(each) for each in (key, scope, fingerprint)):
             self._operation = self._named(key, scope, fingerprint)
@@ -221,12 +232,14 @@ async def enter(
     wrap: Callable[[LeaseState], L],
     caller: Caller,
     owner: str,
+    watch_long_wait: records.WatchLongWait | None = None,
 ) -> Attempt[L]:
     """An attempt that holds the lock, or one that has the result."""
-    outcome = await _look(client_state, operation)
+    outcome = await _look(client_state, operation, caller)
     if outcome is not None:
         return Attempt(operation, outcome=outcome)
     core = LockCore(client_state, operation.spec, wrap)
+    core.long_wait = watch_long_wait
     lease = await _acquire(core, caller, owner)
     try:
         outcome = await _look(client_state, operation)
@@ -261,7 +274,11 @@ async def leave(
     except HoldfastError as trouble:
         await locks.leave(core, caller, trouble)
         if error is None:
-            trouble.add_note(f"holdfast: {operation.name!r} has run, and its result is not stored")
+            is_known = not isinstance(trouble.__cause__, OutcomeUnknown)
+            stored = (
+                "its result is not stored" if is_known else "it is not known whether its result is stored"
+            )
+            trouble.add_note(f"holdfast: {operation.name!r} has run, and {stored}")
             raise
         error.add_note(f"holdfast: this error is not stored: {trouble}")
         return
@@ -271,6 +288,13 @@ async def leave(
     await locks.leave(core, caller, error)
     if was_cancelled and error is None:
         raise state.lost_error()
+
+
+async def give_up(attempt: Attempt[L]) -> None:
+    """The leaving was interrupted, maybe before its first step: release what is still held."""
+    core, lease = attempt._core, attempt._lease
+    if core is not None and lease is not None and lease._state.ended is None:
+        await records.abandon(core.client_state, lease._state, wait=True)
 
 
 def _outcome(attempt: Attempt[L], error: BaseException | None) -> Outcome | None:
@@ -283,13 +307,21 @@ def _outcome(attempt: Attempt[L], error: BaseException | None) -> Outcome | None
     return None
 
 
-async def _look(client_state: ClientState, operation: Operation) -> Outcome | None:
-    """How the operation ended; None: it did not, yet. Conflict if it has another payload."""
+async def _look(
+    client_state: ClientState, operation: Operation, caller: Caller | None = None
+) -> Outcome | None:
+    """How the operation ended; None: it did not, yet. Conflict if it has another payload.
+
+    ``caller``: the thread or task that would wait for an attempt that is under way; Deadlock if that is
+    its own.
+    """
     record = (await records.inspect(client_state, operation.name)).record
     if record.value is None:
         for holder in record.holders:
             under_way = bytes.fromhex(holder.metadata.get(FINGERPRINT, ""))
             outcomes.check_fingerprint(repr(operation.name), under_way, operation.fingerprint)
+            if caller is not None and operation.spec.timeout != 0:
+                _refuse_to_wait_for_itself(client_state, operation, holder, caller)
         return None
     try:
         found = outcomes.decode(record.value.data)
@@ -300,6 +332,19 @@ async def _look(client_state: ClientState, operation: Operation) -> Outcome | No
         ) from error
     outcomes.check_fingerprint(repr(operation.name), found.fingerprint, operation.fingerprint)
     return found if found.is_finished else None
+
+
+def _refuse_to_wait_for_itself(
+    client_state: ClientState, operation: Operation, holder: Holder, caller: Caller
+) -> None:
+    mine = client_state.leases.get(holder.nonce)
+    if mine is not None and mine.caller == caller:
+        error = Deadlock(
+            f"the operation {operation.name!r} is under way in this same thread or task (token "
+            f"{holder.token}), which would wait for itself: call it once, or give the inner one another key"
+        )
+        error.name = operation.name
+        raise error
 
 
 async def _acquire(core: LockCore[L], caller: Caller, owner: str) -> L:

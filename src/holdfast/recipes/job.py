@@ -19,9 +19,17 @@ from typing import Any, Final, TypeVar
 
 from ..core import arguments
 from ..core.arguments import Spec
-from ..core.effects import Now, Pause
+from ..core.effects import Now, Pause, TransientError
 from ..core.lock_options import Duration, IfLost
-from ..errors import Conflict, EngineUnavailable, InvalidArgument, LockLost, LockTimeout, Unsupported
+from ..errors import (
+    Conflict,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidArgument,
+    LockLost,
+    LockTimeout,
+    Unsupported,
+)
 from ..model import Guarantees, Run, RunState
 from ..protocols import locks, records
 from ..protocols.client_state import ClientState, LeaseState
@@ -147,6 +155,11 @@ def check_options(
         every = arguments.check_seconds(
             every, "every", "the period, for example 3600, or None", EVERY_SECONDS_MIN, PERIOD_SECONDS_MAX
         )
+    elif catch_up:
+        raise InvalidArgument(
+            "catch_up makes up for missed firings, and a job without a period has none: give every=, for "
+            "example every=3600"
+        )
     least = arguments.check_seconds(at_least, "at_least", "for example 600, or 0", 0.0, PERIOD_SECONDS_MAX)
     if every is not None and least > every:
         raise InvalidArgument(
@@ -229,12 +242,22 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
     """Take the job's lock and begin a run, or learn why not; then nothing is held.
 
     A server that only decides has the lock for a moment. It must not cost another server its turn, which asks
-    again until the lock is free or a run has begun.
+    again until the lock is free or a run has begun. Nor may a connection that has just ended: a server
+    that does not wait for another one still has ``io_timeout`` to reach the engine.
     """
     timeout, ends_at = core.spec.timeout, None
+    failing_since: float | None = None
     while True:
         try:
             lease = await locks.acquire(core, caller, owner, timeout, entered=True)
+        except EngineUnavailable as trouble:
+            now = await Now()
+            failing_since = now if failing_since is None else failing_since
+            is_over = now >= failing_since + job.client_state.io_timeout
+            if timeout != 0 or is_over or not isinstance(trouble.__cause__, TransientError):
+                raise
+            await Pause(PAUSE_SECONDS)
+            continue
         except LockTimeout:
             running, now = await _running(job), await Now()
             if ends_at is None:
@@ -248,8 +271,11 @@ async def enter(job: Job, core: LockCore[L], caller: Caller, owner: str) -> tupl
             raise AssertionError("entering a lock raises LockTimeout instead")
         try:
             step = await begin(job, lease._state)
-        except BaseException as error:
+        except HoldfastError as error:
             await locks.leave(core, caller, error)
+            raise
+        except BaseException:  # an interrupt: the keeper releases it
+            await records.abandon(job.client_state, lease._state, wait=True)
             raise
         if isinstance(step, BeganRun):
             return lease, step

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..core import arguments
 from ..core.effects import Now, Pause
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 from ..protocols import records
 from ..protocols.client_state import ClientState
 from . import cell, names
@@ -60,10 +60,21 @@ async def remaining(latch: Latch) -> int:
 
 
 async def wait(latch: Latch, timeout: float | None) -> bool:
-    """Until the count is zero. False: it was not in time."""
+    """Until the count is zero. False: it was not in time.
+
+    As with a lock that is waited for: once the engine has answered, an outage is waited out.
+    """
     ends_at = None if timeout is None else await Now() + timeout
     tries = 0
-    while await remaining(latch) > 0:
+    has_answered = False
+    while True:
+        try:
+            if await remaining(latch) == 0:
+                return True
+            has_answered = True
+        except EngineUnavailable:
+            if not has_answered or (ends_at is not None and await Now() >= ends_at):
+                raise
         pause = await poll_pause(tries, POLL_SECONDS_MIN, POLL_SECONDS_MAX)
         now = await Now()
         if ends_at is not None:
@@ -74,4 +85,3 @@ async def wait(latch: Latch, timeout: float | None) -> bool:
         if latch.cell.client_state.closed:
             raise records.closed_error()
         tries += 1
-    return True

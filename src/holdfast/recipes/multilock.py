@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from ..core.arguments import Spec
-from ..core.effects import Now, Pause
+from ..core.effects import Now, Pause, TransientError
 from ..core.printable import printable
 from ..errors import EngineUnavailable, HoldfastError, InvalidArgument, LockTimeout, NotHeld
 from ..protocols import records
@@ -518,18 +518,29 @@ class AnyCore(LockCore[L]):
 async def acquire_any(
     core: AnyCore[L], caller: Caller, owner: str, timeout: float | None, entered: bool = False
 ) -> L | None:
-    """The first that is free, in the given order. Not granted: None, or LockTimeout for ``with``."""
+    """The first that is free, in the given order. Not granted: None, or LockTimeout for ``with``.
+
+    An engine that cannot be reached for any of them is an error after ``io_timeout``, as it is for one lock.
+    """
     client_state = core.client_state
     for each in core.cores:
         each.client_state = client_state
     ends_at = None if timeout is None else await Now() + timeout
     taken: LeaseState | records.NotGranted | None = None
+    failing_since: float | None = None
     tries = 0
     try:
         client_state.check_timers_run()
         while True:
+            troubles: list[EngineUnavailable] = []
             for each in core.cores:
-                taken = await records.acquire(client_state, each.spec, owner, 0.0)
+                try:
+                    taken = await records.acquire(client_state, each.spec, owner, 0.0)
+                except EngineUnavailable as trouble:
+                    if not isinstance(trouble.__cause__, TransientError):
+                        raise
+                    troubles.append(trouble)  # others may be elsewhere, as in a cluster
+                    continue
                 if isinstance(taken, records.NotGranted):
                     continue
                 each.remember_hold(caller, taken)
@@ -539,11 +550,18 @@ async def acquire_any(
                 core.enter(caller, lease, entered)
                 # As in ``acquire``, nothing is called from here to the caller's next instruction.
                 return lease
-            pause = await random_pause(tries, ASK_AGAIN_SECONDS_MIN, ASK_AGAIN_SECONDS_MAX)
             now = await Now()
+            ends_now = ends_at is not None and now >= ends_at
+            if len(troubles) < len(core.cores):
+                failing_since = None
+            elif failing_since is None:
+                failing_since = now
+            if failing_since is not None and (ends_now or now >= failing_since + client_state.io_timeout):
+                raise troubles[0]
+            if ends_now:
+                break
+            pause = await random_pause(tries, ASK_AGAIN_SECONDS_MIN, ASK_AGAIN_SECONDS_MAX)
             if ends_at is not None:
-                if now >= ends_at:
-                    break
                 pause = min(pause, ends_at - now)
             await Pause(pause)
             tries += 1

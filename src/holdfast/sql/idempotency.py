@@ -75,7 +75,7 @@ class SqlOperation:
         except UnicodeEncodeError:
             raise InvalidArgument("the key cannot be written as UTF-8: leave out lone surrogates") from None
         print_ = b"" if fingerprint is None else fingerprint_of(fingerprint)
-        return cls(name, print_, check_retention(keep))
+        return cls(name, print_, check_retention(keep, "keep"))
 
 
 class SqlAttempt:
@@ -220,8 +220,9 @@ def _found(operation: SqlOperation, stored: bytes) -> Outcome:
     if not found.is_finished:
         raise _conflict(
             operation,
-            "was committed before its end, so it is not known whether all of it was done: look, then delete "
-            f"its row of {TABLE}. Leave the commit to the code around sql.idempotent",
+            "has begun and not ended. Either a block around this one, in this same transaction, has the key; "
+            "or it was committed before its end, so it is not known whether all of it was done: look, then "
+            f"delete its row of {TABLE}. Leave the commit to the code around sql.idempotent",
         )
     return found
 

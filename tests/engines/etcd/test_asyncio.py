@@ -93,7 +93,7 @@ async def first_look(client: AsyncClient) -> None:
 
 
 async def until_waiting(client: AsyncClient) -> None:
-    """Until somebody waits for ``x``."""
+    """Until a client waits for ``x``."""
     async with client.watch("x") as watch:
         async for info in watch:
             if info.waiters:

@@ -282,7 +282,7 @@ def read_until(connected: socket.socket, wanted: bytes) -> None:
 
 
 def watched(member: Member, driver: str) -> str:
-    """What ends a watch of which nothing is ever heard."""
+    """What ends a watch that never gets an event."""
 
     def in_threads() -> None:
         stream = connection_threads.Subchannel(member).watch(5.0, ())
@@ -307,7 +307,7 @@ def watched(member: Member, driver: str) -> str:
 def test_a_silent_stream_is_sent_a_ping_and_then_given_up(
     monkeypatch: pytest.MonkeyPatch, driver: str
 ) -> None:
-    """The kernel takes what we send as long as it has room: only an answer shows that somebody is there."""
+    """The kernel takes what we send as long as it has room: only a reply shows that a server is there."""
     answers, wanted = 0, 2
 
     def wait_for_pings(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2, against a server of somebody else's making (``h2``), in memory: bytes there and back."""
+"""gRPC over HTTP/2, against the server side of another library (``h2``), in memory: bytes there and back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Server:
         self.reads = True
         """Says that there is room again for what came."""
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """What the client has to say."""
         for event in self.h2.receive_data(self.client.data_to_send()):
             if isinstance(event, h2.events.RequestReceived):
@@ -118,7 +118,7 @@ def failure_of(call: Stream) -> RpcError:
 
 def test_a_call_says_what_grpc_asks_for(client: Http2Connection, server: Server) -> None:
     call = client.open_stream(PATH, (("token", "a.b"),), 1.5, length_prefixed(b"question"), end_stream=True)
-    server.hear()
+    server.receive()
     assert server.headers[call.stream_id] == {
         ":method": "POST",
         ":scheme": "http",
@@ -136,7 +136,7 @@ def test_a_call_says_what_grpc_asks_for(client: Http2Connection, server: Server)
 
 def test_a_call_and_its_answer(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     server.answer(call.stream_id, b"answer")
     news = server.say()
     assert set(news) == {call}
@@ -144,7 +144,7 @@ def test_a_call_and_its_answer(client: Http2Connection, server: Server) -> None:
     assert call.is_closed
     assert call.failure is None
     assert not client.has_open_streams()
-    server.hear()
+    server.receive()
     assert not server.resets
 
 
@@ -162,7 +162,7 @@ def test_whatever_is_said_arrives_as_it_was_said(
     server = Server(client)
     calls = [open_stream(client, each) for each in questions]
     while client.has_data_to_send():
-        server.hear()
+        server.receive()
         server.say(chunk)
     for call, question in zip(calls, questions, strict=True):
         assert server.bodies[call.stream_id] == length_prefixed(question)
@@ -181,37 +181,37 @@ def test_no_more_is_sent_than_there_is_room_for(client: Http2Connection, server:
     """``h2`` refuses what is too much."""
     server.reads = False
     first, second = open_stream(client, bytes(DEFAULT_WINDOW_SIZE)), open_stream(client, b"behind it")
-    server.hear()
+    server.receive()
     server.say()
-    server.hear()
+    server.receive()
     assert len(server.bodies[first.stream_id]) == DEFAULT_WINDOW_SIZE
     assert second.stream_id not in server.bodies
     server.h2.increment_flow_control_window(100)
     server.h2.increment_flow_control_window(100, first.stream_id)
     server.say()
-    server.hear()
+    server.receive()
     assert server.bodies[first.stream_id] == length_prefixed(bytes(DEFAULT_WINDOW_SIZE))
     assert server.bodies[second.stream_id] == length_prefixed(b"behind it")
     assert sorted(server.ended) == [first.stream_id, second.stream_id]
 
 
 def test_room_for_calls_under_way_can_be_changed(client: Http2Connection, server: Server) -> None:
-    server.hear()
+    server.receive()
     server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
     server.say()
     call = open_stream(client, bytes(100))
-    server.hear()
+    server.receive()
     assert len(server.bodies[call.stream_id]) == 10
     server.reads = False
     server.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 50})
     server.say()
-    server.hear()
+    server.receive()
     assert len(server.bodies[call.stream_id]) == 60, "ten were read, and there is room for fifty"
 
 
 def test_the_window_of_the_server_is_updated(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"x", end_stream=False)
-    server.hear()
+    server.receive()
     server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     client._unacked_bytes = CONNECTION_RECEIVE_WINDOW // 2 - 2
     call._unacked_bytes = STREAM_RECEIVE_WINDOW // 2 - 2
@@ -228,14 +228,14 @@ def test_the_window_of_the_server_is_updated(client: Http2Connection, server: Se
 
 
 def test_a_ping_is_answered_and_one_of_ours_too(client: Http2Connection, server: Server) -> None:
-    server.hear()
+    server.receive()
     server.h2.ping(b"12345678")
     server.say()
-    server.hear()
+    server.receive()
     assert not server.pongs
     client.acknowledge_pings()
     client.ping()
-    server.hear()
+    server.receive()
     assert server.pongs == [b"12345678"]
     assert client.data_to_send() == b""
     server.say()
@@ -257,7 +257,7 @@ def test_a_call_that_failed(
     client: Http2Connection, server: Server, trailers: list[tuple[str, str]], code: str, details: str
 ) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     server.answer(call.stream_id, trailers=trailers)
     server.say()
     assert (failure_of(call).code, failure_of(call).details) == (code, details)
@@ -266,7 +266,7 @@ def test_a_call_that_failed(
 def test_a_call_that_fails_at_once(client: Http2Connection, server: Server) -> None:
     """The first headers are the last."""
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     headers = [*HEADERS_OF_A_RESPONSE, ("grpc-status", "16"), ("grpc-message", "who are you?")]
     server.h2.send_headers(call.stream_id, headers, end_stream=True)
     server.say()
@@ -280,7 +280,7 @@ def test_a_server_that_knows_nothing_of_grpc(
     client: Http2Connection, server: Server, status: str, code: str
 ) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     server.h2.send_headers(call.stream_id, [(":status", status)])
     server.h2.send_data(call.stream_id, b"<html>", end_stream=True)
     server.say()
@@ -289,7 +289,7 @@ def test_a_server_that_knows_nothing_of_grpc(
 
 def test_an_end_without_a_status(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     server.h2.send_data(call.stream_id, length_prefixed(b"answer"), end_stream=True)
     server.say()
@@ -298,7 +298,7 @@ def test_an_end_without_a_status(client: Http2Connection, server: Server) -> Non
 
 def test_headers_that_take_several_frames(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     long = "x" * 40_000
     server.answer(call.stream_id, trailers=[("grpc-status", "13"), ("grpc-message", long)])
     server.say(chunk=1000)
@@ -309,29 +309,29 @@ def test_headers_that_take_several_frames(client: Http2Connection, server: Serve
 def test_a_call_that_the_server_gives_up(client: Http2Connection, server: Server, error: int) -> None:
     """It may have happened. A proxy says that it refused what it has passed on."""
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     server.h2.reset_stream(call.stream_id, error)
     assert server.say() == [call]
     assert failure_of(call).code == "UNAVAILABLE"
 
 
 def test_a_server_that_keeps_no_table_of_headers(client: Http2Connection, server: Server) -> None:
-    server.hear()
+    server.receive()
     server.h2.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 0})
     server.say()
     for _ in range(2):
         call = open_stream(client, b"question")
-        server.hear()
+        server.receive()
         assert server.headers[call.stream_id][":path"] == PATH
 
 
 def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server: Server) -> None:
-    server.hear()
+    server.receive()
     server.h2.update_settings({h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 2})
     server.say()
     calls = [open_stream(client, b"question") for _ in range(2)]
     assert not client.can_open_stream()
-    server.hear()
+    server.receive()
     server.answer(calls[0].stream_id, b"answer")
     server.say()
     assert client.can_open_stream()
@@ -339,7 +339,7 @@ def test_how_many_calls_a_server_takes_at_a_time(client: Http2Connection, server
 
 def test_however_long_it_may_take_it_can_be_written_down(client: Http2Connection, server: Server) -> None:
     call = client.open_stream(PATH, (), 1e9, b"", end_stream=True)
-    server.hear()
+    server.receive()
     assert len(server.headers[call.stream_id]["grpc-timeout"]) <= 9
 
 
@@ -347,7 +347,7 @@ def test_a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else(
     client: Http2Connection, server: Server
 ) -> None:
     first, second = open_stream(client, b"one"), open_stream(client, b"two")
-    server.hear()
+    server.receive()
     news = client.receive_data(
         _frame(SETTINGS, 0, 0) + _frame(GOAWAY, 0, 0, first.stream_id.to_bytes(4) + bytes(4))
     )
@@ -369,24 +369,24 @@ def test_a_connection_that_is_lost_takes_its_calls_with_it(client: Http2Connecti
 
 def test_a_call_that_was_given_up_has_no_later_effect(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"question")
-    server.hear()
+    server.receive()
     client.cancel(call)
     client.cancel(call)
     server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     server.send(call.stream_id, b"too late")
     assert server.say() == []
     assert failure_of(call).code == "CANCELLED"
-    server.hear()
+    server.receive()
     assert server.resets == {call.stream_id: 8}
 
 
 def test_a_stream_goes_on_until_one_side_ends_it(client: Http2Connection, server: Server) -> None:
     call = open_stream(client, b"one", end_stream=False)
-    server.hear()
+    server.receive()
     server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
     for word in (b"two", b"three"):
         client.send(call, length_prefixed(word))
-        server.hear()
+        server.receive()
         server.send(call.stream_id, word)
         assert set(server.say()) == {call}
     assert call.messages == [b"two", b"three"]
@@ -396,7 +396,7 @@ def test_a_stream_goes_on_until_one_side_ends_it(client: Http2Connection, server
     server.h2.send_headers(call.stream_id, FINE, end_stream=True)
     server.say()
     assert call.is_closed
-    server.hear()
+    server.receive()
     assert server.resets == {call.stream_id: 0}, "our half is over, too"
 
 
@@ -405,12 +405,12 @@ def test_a_response_that_is_too_large_or_compressed_is_refused(
 ) -> None:
     for data in (b"\0" + (MESSAGE_BYTES_MAX + 1).to_bytes(4), b"\1\0\0\0\1x"):
         call = open_stream(client, b"question")
-        server.hear()
+        server.receive()
         server.h2.send_headers(call.stream_id, HEADERS_OF_A_RESPONSE)
         server.h2.send_data(call.stream_id, data)
         server.say()
         assert failure_of(call).code == UNREADABLE
-        server.hear()
+        server.receive()
 
 
 def test_the_numbers_of_calls_run_out_in_time(client: Http2Connection) -> None:

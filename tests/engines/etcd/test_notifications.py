@@ -23,7 +23,7 @@ from support import wait_until
 pytestmark = pytest.mark.timeless
 
 
-class Heard:
+class RecordingWatcher:
     """A table of watches, and what came of it."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Heard:
 
 
 def test_one_predecessor_is_one_watcher_of_its_end() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     (request,) = watcher.arm("w-1", "h-1")
     create = request.create_request
     assert (create.key, create.range_end, create.start_revision) == (watcher.key("h-1"), b"", 0)
@@ -75,14 +75,14 @@ def test_one_predecessor_is_one_watcher_of_its_end() -> None:
 
 
 def test_the_first_waiter_for_a_permit_is_notified_of_holders_and_of_the_limit() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     requests = watcher.arm("w-1", "h-1", "h-2", watched=Watched(("h-1", "h-2"), limit=True))
     assert len(requests) == 2
     watcher.confirm(requests[:1])
     assert not watcher.confirmed, "not before both are in place"
     watcher.confirm(requests[1:])
     assert watcher.confirmed == ["w-1"]
-    watcher.event(requests[0], watcher.key("somebody else"))
+    watcher.event(requests[0], watcher.key("another"))
     assert watcher.posted == []
     watcher.event(requests[0], watcher.key("h-2"))
     watcher.event(requests[1], watcher.keys.folder("x") + b"u", put=True)
@@ -90,7 +90,7 @@ def test_the_first_waiter_for_a_permit_is_notified_of_holders_and_of_the_limit()
 
 
 def test_another_predecessor_replaces_the_first() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     (old,) = watcher.arm("w-1", "h-1")
     cancel, new = watcher.arm("w-1", "h-2")
     assert cancel.cancel_request.watch_id == old.create_request.watch_id
@@ -106,7 +106,7 @@ def test_another_predecessor_replaces_the_first() -> None:
 @pytest.mark.parametrize("why", ["cancelled", "stream"])
 def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: str) -> None:
     """By compaction, or because the stream ended: it may have missed something."""
-    watcher = Heard()
+    watcher = RecordingWatcher()
     (request,) = watcher.arm("w-1", "h-1")
     watcher.confirm([request])
     if why == "stream":
@@ -129,8 +129,9 @@ def test_what_was_lost_is_made_again_confirmed_and_then_its_owner_is_woken(why: 
 
 @pytest.mark.parametrize("why", ["cancelled", "stream"])
 def test_a_waiter_without_a_confirmed_watcher_is_not_woken_as_well(why: str) -> None:
-    """It looks when it is told. Who asks while the first stream is being opened had looked twice."""
-    watcher = Heard()
+    """It looks when it is notified. A waiter that came while the first stream was being opened had looked
+    twice."""
+    watcher = RecordingWatcher()
     (first,) = watcher.arm("w-1", "h-1")
     if why == "stream":
         again = watcher.watches.restart()
@@ -145,7 +146,7 @@ def test_a_waiter_without_a_confirmed_watcher_is_not_woken_as_well(why: str) -> 
 
 
 def test_a_watcher_that_nobody_wants_any_more_is_cancelled() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     (request,) = watcher.arm("w-1", "h-1")
     watcher.watches.disarm("w-1")
     created = wire.WatchResponse(watch_id=request.create_request.watch_id, created=True)
@@ -154,7 +155,7 @@ def test_a_watcher_that_nobody_wants_any_more_is_cancelled() -> None:
 
 
 def test_a_refusal_is_remembered() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     watcher.arm("w-1", "h-1")
     refused = wire.WatchResponse(watch_id=-1, created=True, canceled=True, cancel_reason="permission denied")
     assert watcher.watches.handle_response(refused) == []
@@ -162,7 +163,7 @@ def test_a_refusal_is_remembered() -> None:
 
 
 def test_the_inbox_tells_of_broken_grants_and_of_sessions_that_ended() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     requests = watcher.watches.watch_client(lambda: watcher.confirmed.append(CLIENT_EVENTS))
     watcher.confirm(requests)
     note = watcher.keys.note("me-1")
@@ -184,7 +185,7 @@ def test_the_inbox_tells_of_broken_grants_and_of_sessions_that_ended() -> None:
 
 
 def test_everything_is_everything_in_the_names_folder() -> None:
-    watcher = Heard()
+    watcher = RecordingWatcher()
     (request,) = watcher.arm("w-1", watched=EVERYTHING)
     create = request.create_request
     assert (create.key, create.range_end) == (b"holdfast/test/n/x/", b"holdfast/test/n/x0")

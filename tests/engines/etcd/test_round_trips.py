@@ -38,6 +38,33 @@ def test_an_uncontended_acquire_is_one_transaction_and_a_release_one_delete(
         assert spy.methods() == ["DeleteRange"]
 
 
+def test_several_free_locks_are_one_transaction(connect: Connect, hold: Hold, spy: Spy) -> None:
+    """Whether their names are known or new; and where one of them is held, none stays acquired."""
+    client, other = connect(), connect()
+    known, new = [f"x{number}" for number in range(25)], [f"y{number}" for number in range(3)]
+    with client.all(*known):
+        pass
+    spy.until_settled(listening=1)
+    for names, sent in ((known, 1), (new, 2), ([*known, *new], 2)):
+        spy.sent()
+        leases = client.all(*names).acquire()
+        assert leases is not None
+        assert spy.methods() == ["Txn"] * sent, names
+        assert {client.inspect(name).holders[0].token for name in names} == {
+            lease.token for lease in leases.values()
+        }
+        leases["x1" if names is known else "y1"].check()
+        assert client.all(*names).acquire(blocking=False) is None
+        for lease in leases.values():
+            lease.release()
+    hold(other.lock("x1"))
+    assert client.all("x0", "x1", "x2").acquire(blocking=False) is None
+    assert not client.inspect("x0").locked
+    assert not client._driver.client_state.leases
+    attempts = client._driver.adapter._client.attempts  # type: ignore[attr-defined]  # the tickets family's
+    wait_until(lambda: not attempts)
+
+
 def test_a_refused_try_is_one_transaction(connect: Connect, hold: Hold, spy: Spy) -> None:
     """Nothing is put for it, and so nothing has to be taken back."""
     holder, other = connect(), connect()
@@ -53,7 +80,7 @@ def test_a_refused_try_is_one_transaction(connect: Connect, hold: Hold, spy: Spy
 
 
 def test_a_waiter_looks_once_when_it_is_woken(connect: Connect, hold: Hold, spy: Spy) -> None:
-    """One notification, one look; whoever waits behind it is not woken."""
+    """One notification, one look; waiters behind it are not woken."""
     client, first, second = connect(), connect(), connect()
     lease = hold(client.lock("x"))
     granted: list[int] = []

@@ -127,7 +127,7 @@ def test_a_status_of_thousands_of_digits_is_no_status(driver: str) -> None:
 
 
 class Spoiler:
-    """Before the shared etcd: passes everything on, and makes one answer unreadable when it is told to."""
+    """Before the shared etcd: passes everything on, and makes one answer unreadable when it is asked to."""
 
     def __init__(self) -> None:
         self.spoils = threading.Event()
@@ -243,7 +243,7 @@ def test_windows_of_the_server_have_an_end() -> None:
 
 
 def test_a_reader_that_is_slow_holds_up_the_server_and_nobody_else() -> None:
-    """By the accounts of somebody else's HTTP/2."""
+    """By the accounts of another implementation of HTTP/2."""
     client = Http2Connection("http", "localhost:2379")
     slow = client.open_stream("/watch", (), None, b"", end_stream=False)
     other = client.open_stream("/watch", (), None, b"", end_stream=False)
@@ -310,8 +310,8 @@ def test_a_token_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Narrow:
-    """Takes few calls at a time over one connection, and each for a while; by somebody else's HTTP/2, which
-    breaks the connection where there are more."""
+    """Takes few calls at a time over one connection, and each for a while; by another implementation of
+    HTTP/2, which breaks the connection where there are more."""
 
     def __init__(self, calls_max: int) -> None:
         self._calls_max = calls_max

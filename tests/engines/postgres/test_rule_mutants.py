@@ -36,7 +36,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "IF w.mode = 'write' THEN\n                v_writers := v_writers + 1;",
         "IF w.mode = 'write' THEN",
     ),
-    "whoever comes passes all who wait": ("IF a.fair AND r.queue IS NOT NULL THEN", "IF false THEN"),
+    "a newcomer passes all waiters": ("IF a.fair AND r.queue IS NOT NULL THEN", "IF false THEN"),
     "barging is for those in the queue too": (
         "OR (NOT a.fair AND @schema@.admits_1(r.kind, v_held, v_writers, a.mode, r.permits));",
         "OR @schema@.admits_1(r.kind, v_held, v_writers, a.mode, r.permits);",
@@ -108,14 +108,14 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a broken holder is not woken": ("IF v_victim.client <> '' THEN", "IF false THEN"),
     "breaking ignores the token": ("WHERE a.token IS NULL OR h.token = a.token);", "WHERE true);"),
     "an exported lease keeps its client": ("h.client := '';\n", ""),
-    "whoever asks adopts": ("IF a.op = 'adopt' AND h.client <> a.client AND (", "IF false AND ("),
+    "every client may adopt": ("IF a.op = 'adopt' AND h.client <> a.client AND (", "IF false AND ("),
     "the secret is not compared": ("h.client = '' AND h.owner = a.seal", "h.client = ''"),
     "the secret is not kept": ("h.owner := a.seal;\n", ""),
     "a reader keeps the writer's token": (
         "h.token := @schema@.next_token_1(r, p_wall);",
         "h.token := h.token;",
     ),
-    "anybody's value": (
+    "every client may set the value": (
         "IF v_index IS NULL THEN\n        s.reply := @schema@.gone_1(r, a.nonce);",
         "IF v_index IS NULL AND a.op <> 'renew' THEN\n        s.reply := @schema@.gone_1(r, a.nonce);",
     ),

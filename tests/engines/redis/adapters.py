@@ -1,4 +1,4 @@
-"""One way to ask an adapter, whichever driver it is for, and to see what it hears."""
+"""One way to ask an adapter, whichever driver it is for, and to see what it receives."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Asker:
         self.posted: list[str] = []
         self.handed: dict[str, Handoff | None] = {}
         """What the last wake-up of a nonce brought along."""
-        self.heard_by: dict[str, str] = {}
+        self.read_by: dict[str, str] = {}
         """By which thread."""
         self.told_to_look = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,7 +59,7 @@ class Asker:
 
     def _post(self, nonce: str, handed: Handoff | None = None) -> None:
         self.handed[nonce] = handed
-        self.heard_by[nonce] = threading.current_thread().name
+        self.read_by[nonce] = threading.current_thread().name
         self.posted.append(nonce)
 
     def _look(self) -> None:
@@ -86,12 +86,13 @@ class Asker:
         return self.apply(name, Release(nonce))
 
     def listen(self, name: str) -> None:
-        """Returns when all that follows is done, too: with the first connection everyone is told to look."""
+        """Returns when all that follows is done, too: with the first connection every waiter is asked to
+        look."""
         self.ask(self.adapter.listen, name)
         self.until_told_to_look()
 
     def until_told_to_look(self, seen: int = 0) -> None:
-        """Wake-ups may have been missed, it was told, more often than ``seen``."""
+        """It was notified more often than ``seen`` that wake-ups may have been missed."""
         wait_until(lambda: self.told_to_look > seen, timeout=30)
 
     def until_posted(self, nonce: str) -> None:

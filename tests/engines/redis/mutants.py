@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant("a short release forgets at once", "'KEEPTTL')\n    return", "'PX', '1000')\n    return"),
     Mutant("a short release is never forgotten", ", 'KEEPTTL')\n    return", ")\n    return"),
     Mutant("peers are not told", "if peer ~= holder and", "if false and"),
-    Mutant("blockers are told twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
+    Mutant("blockers are listed twice", "seen[holder[CLIENT]] = true", "seen[holder[CLIENT]] = nil"),
     Mutant(
         "in a crowd a release does not look whose it is",
         "#turns == 0 and holders[1][NONCE] == ARGV[2] and",
@@ -152,37 +152,37 @@ MUTANTS = (
         "holders = {}",
     ),
     Mutant(
-        "in a crowd it is handed to whoever is first",
+        "in a crowd it is handed to the first waiter whatever it wants",
         "wants and now - since <= CAME_SECONDS and token < MAX_TOKEN",
         "wants and token < MAX_TOKEN",
     ),
     Mutant(
-        "in a crowd the heir's token is the time alone",
+        "in a crowd the successor's token is the time alone",
         "local token, latest = math.max(wall_us, last_token + 1), now\n",
         "local token, latest = wall_us, now\n",
     ),
     Mutant(
-        "in a crowd the heir's token may be anything",
+        "in a crowd the successor's token may be anything",
         "now - since <= CAME_SECONDS and token < MAX_TOKEN",
         "now - since <= CAME_SECONDS",
     ),
     Mutant(
-        "in a crowd the heir keeps its place in the queue",
+        "in a crowd the successor keeps its place in the queue",
         "    table.remove(queue, 1)\n    table.remove(deadlines, 1)\n  else",
         "  else",
     ),
     Mutant(
-        "in a crowd the heir is not told what it has",
+        "in a crowd the successor is not told what it has",
         "notify(KEYS[1], client, nonce, token, now - since)",
         "(notify(KEYS[1], client, nonce) or true)",
     ),
     Mutant(
-        "in a crowd the heir is not told for how long it waited",
+        "in a crowd the successor is not told for how long it waited",
         "notify(KEYS[1], client, nonce, token, now - since)",
         "notify(KEYS[1], client, nonce, token, 0)",
     ),
     Mutant(
-        "it is handed to whoever is first",
+        "it is handed to the first waiter whatever it wants",
         "wants and now - since <= CAME_SECONDS and not place_of",
         "wants and not place_of",
     ),
@@ -192,12 +192,12 @@ MUTANTS = (
         "now - since <= CAME_SECONDS then",
     ),
     Mutant(
-        "the heir is not told what it has",
+        "the successor is not told what it has",
         "if token and notify(key, client, nonce, token, now - since) then",
         "if token and (notify(key, client, nonce) or true) then",
     ),
     Mutant(
-        "the heir is not told for how long it waited",
+        "the successor is not told for how long it waited",
         "if token and notify(key, client, nonce, token, now - since) then",
         "if token and notify(key, client, nonce, token, 0) then",
     ),
@@ -217,7 +217,7 @@ MUTANTS = (
         "kind == 'lock' and fair and ask[2]",
     ),
     Mutant(
-        "in a crowd a turn is anybody's",
+        "in a crowd a turn is open to every client",
         "== ARGV[1] and cmsgpack.unpack(queue[1]) == ARGV[6] then",
         "== ARGV[1] then",
     ),
@@ -269,7 +269,7 @@ MUTANTS = (
         "local deadline = now + PATIENCE_SECONDS + 1",
     ),
     Mutant("who joins a crowd looks late", "(place - 1) * TURN_SECONDS)", "place * TURN_SECONDS)"),
-    Mutant("who joins a crowd is told of one twice", "before ~= '' and before ~= holder", "before ~= ''"),
+    Mutant("a newcomer gets one blocker twice", "before ~= '' and before ~= holder", "before ~= ''"),
     Mutant("who joins a crowd does not look at deadlines", "math.min(soonest, deadlines[other])", "soonest"),
     Mutant("the holder is not told to who joins a crowd", "  if holder ~= '' then\n", "  if false then\n"),
 )

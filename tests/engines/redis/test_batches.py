@@ -85,7 +85,7 @@ def a_pool(server: Redis, most: int, seconds: float = 5.0) -> Pool:
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 SLOW = b"*3\r\n$5\r\nBLPOP\r\n$4\r\nword\r\n$1\r\n0\r\n"
-"""Answered when somebody says so."""
+"""Answered when the test says so."""
 
 
 def answer(server: Redis, count: int) -> None:

@@ -17,11 +17,11 @@ PONG = b"+PONG\r\n"
 
 
 class Asks(asyncio.Protocol):
-    """Says one thing and keeps what it hears."""
+    """Sends one thing and keeps what it receives."""
 
     def __init__(self) -> None:
         self.transport: Any = None
-        self.heard = b""
+        self.received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert self.transport is None
@@ -29,7 +29,7 @@ class Asks(asyncio.Protocol):
         self.transport.write(PING)
 
     def data_received(self, data: bytes) -> None:
-        self.heard += data
+        self.received += data
 
 
 @pytest.mark.parametrize("is_protected", [False, True], ids=["plain", "TLS"])
@@ -52,7 +52,7 @@ def test_given_up_at_every_turn_of_the_loop(is_protected: bool) -> None:
         await asyncio.wait({task})
         if not task.cancelled():
             asks = task.result()
-            await async_wait_until(lambda: asks.heard == PONG)
+            await async_wait_until(lambda: asks.received == PONG)
             asks.transport.abort()
         await asyncio.sleep(0)
         for transport in loop._transports.values():

@@ -192,7 +192,7 @@ def test_requests_follow_a_slot_that_moved(driver: Driver, moving: RedisCluster)
 
 
 def test_requests_follow_a_slot_that_is_on_its_way(driver: Driver, moving: RedisCluster) -> None:
-    """The old server has what was not moved yet, and sends on whoever asks for the rest (ASK)."""
+    """The old server has what was not moved yet, and redirects requests for the rest (ASK)."""
     with Asker(driver, url_of(moving)) as asker:
         for name in ("{t}old", "{t}other"):
             asker.acquire(name, f"n-{name}")

@@ -64,14 +64,14 @@ def test_everything_of_a_name_is_in_its_slot(name: str, wires: dict[int, Wire]) 
 @pytest.mark.parametrize("name", NAMES)
 def test_wake_ups_come_to_the_sharded_channel(name: str, wires: dict[int, Wire]) -> None:
     wire = wire_of(wires, name)
-    with closing(Wire(shared_redis_cluster().owner(slot_of(SPACE, name)))) as ear:
+    with closing(Wire(shared_redis_cluster().owner(slot_of(SPACE, name)))) as subscriber:
         channel = channel_of(SPACE, "c2", name)
-        ear.ask(b"SSUBSCRIBE", channel)
+        subscriber.ask(b"SSUBSCRIBE", channel)
         assert isinstance(wire.apply(SPACE, name, ask_for("n1")), Granted)
         waiting = ask_for("n2", "c2", wait=True)._replace(fair=False)  # it gets its turn, and no more
         assert isinstance(wire.apply(SPACE, name, waiting), Queued)
         assert wire.apply(SPACE, name, Release("n1")) == Done()
-        assert ear.read() == [b"smessage", channel, b"n2"]
+        assert subscriber.read() == [b"smessage", channel, b"n2"]
         assert isinstance(wire.apply(SPACE, name, waiting), Granted)
         assert wire.apply(SPACE, name, Release("n2")) == Done()
 

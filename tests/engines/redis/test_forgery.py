@@ -83,13 +83,13 @@ class Deployment:
         ask(connection, (command, channel, message))
 
     def clients_that_listen(self) -> set[str]:
-        """Known to whoever may list the channels: they stand in their names."""
+        """Known to any user who may list the channels: they are part of their names."""
         which = "SHARDCHANNELS" if self.shape == "cluster" else "CHANNELS"
         told = self.server.command("PUBSUB", which, self.space.channel + b"*")
         return {channel.decode().rpartition(":")[2] for channel in told}
 
     def channels(self, client: str) -> list[bytes]:
-        """Where the client hears of this lock, and where it hears of everything."""
+        """The channel of this lock for the client, and the one for everything."""
         return list({channel_of(self.space, client, NAME): None, self.space.channel + client.encode(): None})
 
 
@@ -159,7 +159,8 @@ def forgeries(client: str) -> list[bytes]:
 
 
 def test_a_client_that_may_only_publish_hands_over_no_lock(driver: Driver, deployment: Deployment) -> None:
-    """While somebody holds it, whatever is sent. The client goes on to listen on the same connection."""
+    """While another client holds it, whatever is sent. The client goes on to listen on the same
+    connection."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as holder:
         held = holder.lock(NAME, ttl=600).acquire()
         assert held is not None
@@ -204,7 +205,7 @@ def test_the_channels_tell_the_client_and_no_nonce(driver: Driver, deployment: D
 
 
 def test_an_intercepted_nonce_hands_over_no_lock(driver: Driver, deployment: Deployment) -> None:
-    """A message to look tells the nonce to whoever may subscribe: after it no grant is believed."""
+    """A message to look reveals the nonce to any user who may subscribe: after it no grant is believed."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as holder:
         held = holder.lock(NAME, ttl=600).acquire()
         assert held is not None
@@ -231,7 +232,7 @@ def test_an_intercepted_nonce_hands_over_no_lock(driver: Driver, deployment: Dep
 
 
 def _asks_again(deployment: Deployment) -> bool:
-    """A moment in which the waiter could have taken what it was told: it was seen to go on waiting."""
+    """A moment in which the waiter could have taken the message for a grant: it was seen to go on waiting."""
     with holdfast.connect(deployment.url, namespace=deployment.namespace) as onlooker:
         return len(onlooker.inspect(NAME).waiters) == 1
 
@@ -334,7 +335,7 @@ def test_a_listener_goes_on_whatever_is_thrown_at_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each step fails twice; then somebody is woken."""
+    """Each step fails twice; then a waiter is woken."""
     owner: Any = pubsub.PubSub if step == "connection_lost" else pubsub.PubSubConnection
     real, left = getattr(owner, step), [2]
 

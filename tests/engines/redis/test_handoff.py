@@ -1,4 +1,4 @@
-"""A lock that is given back is handed to the first in line, which is told so and need not ask."""
+"""A released lock is handed to the first waiter, which is notified and need not ask."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_successor_that_asks_all_the_same_gets_the_age_of_the_grant(pair: Pair
 
 
 def test_what_is_handed_over_costs_no_request(pair: Pair, driver: Driver) -> None:
-    """As users have it: one request gives it back, and whoever has it then sends none."""
+    """As users have it: one request releases it, and the successor sends none."""
     assert isinstance(pair.holder.acquire("x", "n1"), Granted)
     if driver == "threads":
         taken_in_threads(pair)

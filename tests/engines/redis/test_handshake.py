@@ -104,7 +104,7 @@ def test_a_missing_right_to_listen_is_reported_when_it_is_needed(driver: Driver,
                 return ""  # the server has not answered in the time of this try
             except EngineUnavailable as error:
                 return str(error)
-            raise AssertionError("it hears")
+            raise AssertionError("it listens")
 
         assert re.search(r"lacks a permission.*subscribe", wait_until(told))
 
@@ -372,7 +372,7 @@ def test_a_replica_is_refused_at_once_but_not_once_it_was_a_master(driver: Drive
 
 
 def is_taken(asker: Asker, name: str) -> bool:
-    """It may share in a look at the server that was begun before, by whoever listens."""
+    """It may share in a look at the server that the listener began before."""
     try:
         return isinstance(asker.acquire(name), Granted)
     except NotApplied:
@@ -404,7 +404,7 @@ class OldServer:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
-            with connection, contextlib.suppress(ConnectionError):  # whoever asked may hang up
+            with connection, contextlib.suppress(ConnectionError):  # the client may hang up
                 while asked := connection.recv(4096):
                     self.asked.append(asked)
                     connection.sendall(self._answer)

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from engines.hearers import Hearer
+from engines.reading_threads import ReadingThread
 from engines.redis.adapters import Asker, Driver
 from holdfast import Client, Lease, Lock
 from holdfast.aio import AsyncLease
@@ -180,7 +180,7 @@ def test_a_wake_up_that_was_missed_is_made_good_at_once(server: Redis) -> None:
 def test_what_is_released_before_one_listens_is_not_waited_for(
     server: Redis, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the try that failed and the confirmation: nobody is told of it, and nobody has to be."""
+    """Between the try that failed and the confirmation: no one is notified, and no one has to be."""
     with Proxy(server.host, server.port) as proxy, holdfast.connect(server.url) as holder:
         lease = holder.lock("x", ttl=3600).acquire()
         assert lease is not None
@@ -295,7 +295,7 @@ def test_a_crowd_that_holds_something_publishes_none_of_its_waits(server: Redis)
     asyncio.run(main())
 
 
-# --- hearing for oneself ------------------------------------------------------------------------
+# --- threads that read themselves -----------------------------------------------------------------
 
 
 def hearing_of(asker: Asker) -> Any:
@@ -309,14 +309,16 @@ def test_a_waiter_reads_notifications_itself(server: Redis) -> None:
         pubsub = hearing_of(asker)
         channel = asker.engine._space.channel + asker.id.encode()
         for number in range(10):
-            with Hearer(pubsub) as hearer:
+            with ReadingThread(pubsub) as reading_thread:
                 assert not pubsub.try_acquire()  # one at a time
                 server.command("PUBLISH", channel, f"itself {number}")
                 asker.until_posted(f"itself {number}")
-            assert asker.heard_by[f"itself {number}"] == hearer.name, "the other thread leaves it alone"
+            assert asker.read_by[f"itself {number}"] == reading_thread.name, (
+                "the other thread leaves it alone"
+            )
             server.command("PUBLISH", channel, f"listens {number}")
             asker.until_posted(f"listens {number}")
-            assert asker.heard_by[f"listens {number}"] not in ("MainThread", hearer.name)
+            assert asker.read_by[f"listens {number}"] not in ("MainThread", reading_thread.name)
 
 
 def test_a_reader_that_does_not_wait_delays_no_other(server: Redis) -> None:
@@ -331,7 +333,7 @@ def test_a_reader_that_does_not_wait_delays_no_other(server: Redis) -> None:
 
 
 def test_nothing_is_left_unread_when_a_reader_leaves(server: Redis) -> None:
-    """Many messages at once, and each who hears leaves after the first that it is told of."""
+    """Many messages at once, and each reader leaves after its first one."""
     with Asker("threads", server.url) as asker:
         pubsub = hearing_of(asker)
         channel = (asker.engine._space.channel + asker.id.encode()).decode()
@@ -386,7 +388,7 @@ def test_a_connection_that_breaks_under_a_reader_is_replaced(server: Redis) -> N
 def test_a_quiet_connection_is_kept_while_a_thread_reads(
     server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the thread that listens that asks for a word, and another that hears the answer."""
+    """The listener thread sends the ping, and another thread reads the reply."""
     monkeypatch.setattr(pubsub, "QUIET_SECONDS", 0.5)
     with Asker("threads", server.url) as asker:
         own = hearing_of(asker)

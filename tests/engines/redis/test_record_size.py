@@ -1,4 +1,4 @@
-"""Many who wait with much metadata do not make a record that slows the server down for everybody."""
+"""Many waiters with much metadata do not make a record that slows the server down for all clients."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_grant_asked_for_again_counts_once_they_have_it(driver: Driver, pair: 
 
 
 def test_what_is_handed_over_needs_them_as_well(driver: Driver, pair: tuple[Redis, Redis]) -> None:
-    """It was written by whoever handed it over, on another connection, after this one's last word."""
+    """It was written by the releasing client, on another connection, after this one's last request."""
     master, replica = pair
     with (
         Asker(driver, f"{master.url}?wait_replicas=1&wait_timeout=0.1") as asker,

@@ -108,7 +108,7 @@ SHAPES: dict[str, Callable[[], Any]] = {
 
 
 def denied(servers: Iterable[Redis]) -> list[str]:
-    """What servers refused anybody because of missing rights."""
+    """What servers refused because of missing rights."""
     rows = [row for server in servers for row in server.command("ACL", "LOG")]
     return [str(dict(zip(row[::2], row[1::2], strict=True))[b"object"]) for row in rows]
 
@@ -210,7 +210,7 @@ def held(lease: Any) -> Any:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_everything_else_is_refused(shape: str) -> None:
-    """On a real connection of that user, as whoever stole its password would try it."""
+    """On a real connection of that user, as a thief of its password would try it."""
     with SHAPES[shape]() as (_, servers), ExitStack() as stack:
         connection = stack.enter_context(servers[0].connection())
         ask(connection, ("AUTH", "app", PASSWORD))

@@ -144,7 +144,7 @@ def test_a_lease_ends_by_itself(wire: Wire, space: Keyspace) -> None:
 
 
 def test_a_waiter_that_does_not_come_is_passed(wire: Wire, space: Keyspace) -> None:
-    """The turns are those of the rule; here only that they are told in the server's time."""
+    """The turns are those of the rule; here only that they are in the server's time."""
     wire.apply(space, "a", ask_for("n1"))
     waiting = ask_for("n2", "c2", wait=True, fair=False)
     assert wire.apply(space, "a", waiting) == Queued(0, 5.0, ("c1",))
@@ -247,12 +247,12 @@ def test_both_protocols_say_the_same(wire: Wire, space: Keyspace) -> None:
 
 
 def test_wake_ups_come_to_the_channel_of_the_client(wire: Wire, space: Keyspace) -> None:
-    with closing(Wire(shared_redis())) as ear:
-        ear.ask(b"SUBSCRIBE", channel_of(space, "c2", "a"))
+    with closing(Wire(shared_redis())) as subscriber:
+        subscriber.ask(b"SUBSCRIBE", channel_of(space, "c2", "a"))
         wire.apply(space, "a", ask_for("n1"))
         wire.apply(space, "a", ask_for("n2", "c2", wait=True, fair=False))
         wire.apply(space, "a", Release("n1"))
-        assert ear.read() == [b"message", channel_of(space, "c2", "a"), b"n2"]
+        assert subscriber.read() == [b"message", channel_of(space, "c2", "a"), b"n2"]
 
 
 def test_names_are_found_by_scanning(wire: Wire, space: Keyspace) -> None:

@@ -1,4 +1,4 @@
-"""Behind Sentinels: whoever is master is found, and found again."""
+"""Behind Sentinels: the master is found, and found again."""
 
 from __future__ import annotations
 

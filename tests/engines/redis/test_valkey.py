@@ -89,7 +89,7 @@ def test_scripts_that_were_flushed_are_loaded_again(driver: Driver) -> None:
 
 
 def hand_on(locks: Client, name: str) -> None:
-    """From one who holds it to one who waits, and hears of it."""
+    """From a holder to a waiter, which is notified."""
     lease = locks.lock(name, ttl=600).acquire(timeout=10)
     assert lease is not None
     tokens: list[int] = []

@@ -132,7 +132,7 @@ def test_connections_that_the_server_closed_meanwhile_are_not_used(driver: Drive
 
 
 def _sees_it_closed(asker: Asker) -> bool:
-    """Threads look at a connection that was idle for a second; asyncio is told by the loop."""
+    """Threads look at a connection that was idle for a second; asyncio is notified by the loop."""
     if hasattr(asker.adapter, "_stream"):
         return not asker.adapter._stream.is_open
     line = asker.adapter._pool._idle[0]

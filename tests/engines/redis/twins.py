@@ -125,7 +125,7 @@ class Rules:
         return apply_in_order(known, deed.steps, deed.now, deed.wall_us, deed.stop, rule=handoff.apply)
 
     def _told_at_last(self, deed: Deed, place: int, one: Reply) -> Reply:
-        """In a batch, where one stands is told once all have been refreshed."""
+        """In a batch, positions are reported once all have been refreshed."""
         if not isinstance(one, Queued):
             return one
         settled = apply(self.records[deed.steps[place][0]], Inspect(), deed.now, deed.wall_us).reply
@@ -145,7 +145,7 @@ def _without_wants(reply: Reply) -> Reply:
 
 
 def _message_to(wake: Wake) -> Wake:
-    """One who was handed the lock is told its token, and how long it had waited."""
+    """A handoff carries the token, and how long its waiter had waited."""
     if wake.handed is None:
         return wake
     token, age = wake.handed
@@ -194,7 +194,10 @@ class Translation:
             sent += self._sent(space, deed)
         raw = iter(self._wire.ask_all(sent))
         told = [self._read(deed, raw) for deed in deeds]
-        return [one._replace(wakes=heard) for one, heard in zip(told, self._heard(space, deeds), strict=True)]
+        return [
+            one._replace(wakes=received)
+            for one, received in zip(told, self._received(space, deeds), strict=True)
+        ]
 
     def _sent(self, space: Keyspace, deed: Deed) -> list[bytes]:
         clock = plain(b"MSET", b"clock:now", repr(deed.now).encode(), b"clock:wall_us", b"%d" % deed.wall_us)
@@ -232,14 +235,14 @@ class Translation:
         next(parts)
         return Told(told, records, [], lives)
 
-    def _heard(self, space: Keyspace, deeds: Sequence[Deed]) -> list[list[Wake]]:
-        heard: list[list[Wake]] = []
+    def _received(self, space: Keyspace, deeds: Sequence[Deed]) -> list[list[Wake]]:
+        received: list[list[Wake]] = []
         for _ in deeds:
             wakes: list[Wake] = []
             while (message := self._message(space))[0] != END.decode():
                 wakes.append(Wake(*message))
-            heard.append(wakes)
-        return heard
+            received.append(wakes)
+        return received
 
     def _message(self, space: Keyspace) -> tuple[str, str]:
         while True:

@@ -100,7 +100,7 @@ async def test_hints_are_delivered_before_the_client_is_gone(
     begin_to_connect(trio, 0)
     await ann(lease.release)
     trio.proxies[0].pass_on()
-    assert trio.claims("x", world.namespace)[0], "it was told at once"
+    assert trio.claims("x", world.namespace)[0], "it got the claim at once"
     await ann(client.close)
     assert trio.claims("x", world.namespace) == NOBODY
 
@@ -123,7 +123,7 @@ async def test_a_node_that_hangs_does_not_hold_up_the_end_of_a_client(world: Wor
 def test_no_thread_is_to_be_had_to_tell_nodes_what_they_missed(
     trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the interpreter ends. All of it is told later, or when the client is closed."""
+    """As when the interpreter ends. All of it is sent later, or when the client is closed."""
     with holdfast.connect(trio.url()) as client:
         bundle = bundle_at_rest(client)
         trio.proxies[0].hold()
@@ -237,7 +237,7 @@ def point(trio: Nodes, number: int, to: int) -> None:
 async def test_two_addresses_of_one_server_are_looked_at_again(
     world: World, trio: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody puts it right; who was refused need not start anew."""
+    """An operator puts it right; a client that was refused need not start anew."""
     monkeypatch.setattr(errors, "RECHECK_SECONDS", 0.2)
     ann, client = world.actor(), world.client(io_timeout=0.5)
     await ann(held(await ann(client.lock("x").acquire)).release)

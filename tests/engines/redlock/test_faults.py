@@ -91,7 +91,7 @@ async def test_without_a_majority_nothing_is_granted_and_loss_is_signalled_in_ti
 
 
 async def test_the_replies_of_a_majority_are_lost(world: World, trio: Nodes) -> None:
-    """They have it and nobody heard of it: the attempt is given back there, and another one granted."""
+    """The nodes have it and no reply arrived: the attempt is released there, and another one granted."""
     ann, client = world.actor(), world.client()
     await ann(held(await ann(client.lock("x").acquire)).release)
     lost = [proxy.lose_reply(load()["acquire"].sha1) for _, proxy in majority(trio)]
@@ -113,7 +113,7 @@ def _only_owner(claims: list[str]) -> str:
 async def test_a_release_that_does_not_reach_a_majority_may_be_repeated(
     world: World, trio: Nodes, known: bool
 ) -> None:
-    """Also where it is known beforehand that there are no connections: nodes are told when there are."""
+    """Also where it is known beforehand that there are no connections: nodes get it when there are."""
     ann, client = world.actor(), world.client(io_timeout=0.5)
     lease = held(await ann(client.lock("x", ttl=60).acquire))
     for _, proxy in majority(trio):
@@ -159,7 +159,7 @@ async def test_keys_that_are_deleted_on_a_majority_are_a_loss(world: World, trio
 
 
 def test_an_acquire_that_arrives_after_its_release_is_refused(trio: Nodes) -> None:
-    """The two go over different connections; the node was told first that the attempt is over."""
+    """The two go over different connections; the node learned first that the attempt is over."""
     with holdfast.connect(trio.url()) as client:
         two_connections(client)
         note_all(trio)
@@ -167,7 +167,7 @@ def test_an_acquire_that_arrives_after_its_release_is_refused(trio: Nodes) -> No
         lease = held(client.lock("x", ttl=60).acquire(timeout=0))
         trio.proxies[0].pass_on()
         lease.release()
-        # Behind what the node may not have heard yet of the time before.
+        # Behind requests of the time before that may not have reached the node yet.
         wait_until(
             lambda: ran(trio.servers[0])[-2:] == ["release", "acquire"], message="they did not arrive so"
         )
@@ -187,7 +187,7 @@ def two_connections(client: Client) -> None:
     adapter._pool._idle.put(first)
 
     def are_made() -> bool:
-        """A connection gets on only while somebody asks."""
+        """A connection makes progress only during requests."""
         held(client.lock("x").acquire()).release()
         return len(adapter_runs(client)) == 6 and all(adapter_runs(client))
 
@@ -294,7 +294,7 @@ async def test_several_names_at_once(world: World, trio: Nodes) -> None:
 
 
 def issue(trio: Nodes, node: int, key: bytes, ahead_us: int) -> int:
-    """Have a node issue a number that is ahead of everybody's clock, as to one whose clock is."""
+    """Have a node issue a number that is ahead of every clock, as for a client whose clock is."""
     server = trio.servers[node]
     mark = server.command("HGET", MARK_KEY, "ready")
     seconds, micros = server.command("TIME")
@@ -368,7 +368,7 @@ only_tasks = pytest.mark.parametrize("driver", ["asyncio"], indirect=True)
 
 @only_tasks
 async def test_cancelled_while_asking(world: World, trio: Nodes) -> None:
-    """The nodes have it, and nobody is there any more to hear it."""
+    """The nodes have it, and their client is gone."""
     ann, client = world.actor(), cast(AsyncClient, world.client())
     await ann(held(await ann(cast(Client, client).lock("x").acquire)).release)
     for proxy in trio.proxies:

@@ -19,7 +19,7 @@ SOON_SECONDS = 10.0
 
 
 async def test_a_node_that_replies_late_that_it_lacks_the_script_gets_it(world: World, trio: Nodes) -> None:
-    """Nobody asks it anything meanwhile. With one more node down its claim would keep everybody out."""
+    """It gets no request meanwhile. With one more node down its claim would keep all clients out."""
     ann, bob, client, other = world.actor(), world.actor(), world.client(), world.client()
     lease = await hold_everywhere(world, trio, ann, client, ttl=600)
     trio.servers[2].command("SCRIPT", "FLUSH")

@@ -153,7 +153,7 @@ def test_a_user_with_only_the_rights_that_are_needed() -> None:
 
 
 def test_all_come_at_once_to_nodes_that_are_empty(three: Sequence[Redis]) -> None:
-    """Whoever initialises them, it becomes one set, and tokens are in one order."""
+    """Whichever client initialises them, it becomes one set, and tokens are in one order."""
     url = url_of(three)
     tokens: list[tuple[str, int]] = []
 

@@ -35,7 +35,7 @@ class Asker:
         self._space = Keyspace("records")
 
     def fresh(self, longest: int) -> None:
-        """Nobody used the name, and this is the longest ttl that anybody asked for."""
+        """The name is unused, and this is the longest ttl that any client requested."""
         self.wire.ask(b"FLUSHDB")
         self.wire.ask(b"SET", b"clock:node", b"%d" % BEGINNING)
         self.wire.ask(b"HSET", MARK_KEY, b"ready", EXPECTED.encode(), b"longest", b"%d" % longest)

@@ -1,4 +1,4 @@
-"""Replies of a node as they come: most are told by their bytes alone, and none is taken for another."""
+"""Replies of a node as they come: most are recognised by their bytes alone, and none is taken for another."""
 
 from __future__ import annotations
 

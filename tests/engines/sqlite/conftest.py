@@ -30,7 +30,7 @@ def client(path: Path) -> Iterator[Callable[[], One]]:
 
 
 class Nowhere(dict[str, object]):
-    """Knows of no client, whoever registers."""
+    """Knows of no client, whichever registers."""
 
     def __setitem__(self, client: str, registration: object) -> None:
         pass

@@ -1,6 +1,6 @@
 """Only who is woken gets anything: nobody looks by itself, loses its place or misses its turn meanwhile.
 
-So a test need not measure how soon somebody got the lock, which a busy machine puts off.
+So a test need not measure how soon a waiter got the lock, which a busy machine puts off.
 """
 
 from __future__ import annotations

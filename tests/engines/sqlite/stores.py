@@ -47,7 +47,7 @@ PATIENT = f"""
 
 
 class Clock:
-    """A clock that goes when it is told to; but no two readings of it are the same."""
+    """A clock that is set by the test; but no two readings of it are the same."""
 
     def __init__(self) -> None:
         self._began = boottime()
@@ -68,7 +68,7 @@ class One:
         self.posted: list[str] = []
         self.handed: dict[str, Handoff | None] = {}
         """What the last wake-up of a nonce brought along."""
-        self.heard_by: dict[str, str] = {}
+        self.read_by: dict[str, str] = {}
         """By which thread."""
         context = AdapterContext(self.id, self._post, lambda: None, 5.0)
         self.store = SqliteStore(DatabaseFile(str(path), False), namespace, context)
@@ -76,7 +76,7 @@ class One:
 
     def _post(self, nonce: str, handed: Handoff | None = None) -> None:
         self.handed[nonce] = handed
-        self.heard_by[nonce] = threading.current_thread().name
+        self.read_by[nonce] = threading.current_thread().name
         self.posted.append(nonce)
 
     def __enter__(self) -> One:

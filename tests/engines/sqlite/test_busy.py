@@ -1,4 +1,4 @@
-"""Somebody stands still in the middle of a write, so that nothing can be written: what becomes of leases."""
+"""A process is paused in the middle of a write, so that nothing can be written: what becomes of leases."""
 
 from __future__ import annotations
 

@@ -174,13 +174,13 @@ def test_a_client_that_closed_leaves_nothing_behind(path: Path) -> None:
     with One(path) as one:
         attempt, _ = one.hold("x")
         one.release("x", attempt)
-    assert [file.name for file in side_files(path)] == ["board"], "which is everybody's"
+    assert [file.name for file in side_files(path)] == ["board"], "which all clients share"
     assert query(path, "SELECT count(*) FROM clients") == [(0,)]
     assert not list(path.parent.glob("locks.db-*"))
 
 
 def foreign(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
-    """These belong to another user: really where the tests may do that, else as the engine is told."""
+    """These belong to another user: really where the tests may do that, otherwise simulated."""
     if os.geteuid() == 0:
         for path in paths:
             os.chown(path, 65534, 65534, follow_symlinks=False)
@@ -366,7 +366,7 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
 
 
 def _let_through(folder: Path) -> None:
-    """The temporary folders of pytest are private to who runs it; the child is somebody else."""
+    """The temporary folders of pytest are private to the user who runs it; the child is another user."""
     for parent in (folder, *folder.parents):
         if parent.stat().st_uid == os.geteuid() and parent != Path(parent.anchor):
             parent.chmod(parent.stat().st_mode | 0o011)

@@ -122,7 +122,7 @@ def test_a_child_forked_behind_the_back_of_python_gets_an_error(url: str) -> Non
 
 
 def test_a_fork_that_is_only_announced_afterwards_does_not_reuse_what_it_inherited(url: str) -> None:
-    """As uWSGI does it: the child is told, the parent was not asked."""
+    """As uWSGI does it: the child is notified, the parent was not."""
     code = """
         import _imp, ctypes, os, sys, holdfast
 

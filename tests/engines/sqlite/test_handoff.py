@@ -1,4 +1,4 @@
-"""Who waits is woken across processes, in order, whoever dies on the way. A message is a hint, or a grant."""
+"""Waiters are woken across processes, in order, whichever of them dies. A message is a hint, or a grant."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_what_one_of_the_same_process_broke_meanwhile_is_not_taken_for_granted(
 
 @pytest.mark.usefixtures("strangers", "awake")
 def test_nothing_is_handed_to_a_client_that_was_taken_for_dead(client: Callable[[], One], path: Path) -> None:
-    """It may be told of its death before we are: then it gets a turn, which it cannot take."""
+    """It may be notified of its death before we are: then it gets a turn, which it cannot take."""
     holder, attempt, waiter, _ = _held_and_wanted(client)
     update(path, "UPDATE clients SET dead = 1 WHERE id = ?", waiter.id)
     assert holder.release("x", attempt) == Done()
@@ -503,7 +503,7 @@ def test_breaking_wakes_the_holder(client: Callable[[], One]) -> None:
     wait_until(lambda: attempt.nonce in holder.posted)
 
 
-# --- hearing for oneself --------------------------------------------------------------------------
+# --- threads that read themselves -----------------------------------------------------------------
 
 
 def _until_waited_for(locks: holdfast.Client, name: str) -> None:
@@ -516,7 +516,7 @@ def _until_in(names: list[str], name: str) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_one_thread_reads_for_all_waiters_of_its_process(url: str) -> None:
-    """Each waits for another lock; whoever of them hears passes on what is not for it."""
+    """Each waits for another lock; the one that reads passes on what is not for it."""
     names = [f"n-{number}" for number in range(4)]
     with (
         run_python(HOLDER, url, names[0], "60") as first,
@@ -575,7 +575,7 @@ def test_a_child_of_a_fork_leaves_the_reader_of_its_parent_alone(url: str) -> No
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-        holder.kill()  # heard of through a descriptor that the child inherited
+        holder.kill()  # noticed through a descriptor that the child inherited
         waiting.join(10)
         assert not waiting.is_alive()
 

@@ -202,7 +202,7 @@ def test_process_numbers_of_elsewhere_say_nothing(
 def test_a_liveness_file_is_made_anew_where_a_sweep_took_it(
     path: Path, client: Callable[[], One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the making and the locking of the file somebody may take it for forsaken."""
+    """Between the making and the locking of the file another process may take it for abandoned."""
     flock = fcntl.flock
     taken: list[int] = []
 
@@ -251,7 +251,7 @@ def elsewhere(
 def test_after_a_reboot_what_was_held_is_free_at_once(
     url: str, path: Path, elsewhere: Elsewhere, holder: Process
 ) -> None:
-    """Nobody holds the old client's liveness lock; its process number is somebody else's by now."""
+    """Nobody holds the old client's liveness lock; its process id belongs to another process by now."""
     holder.kill()
     update(path, "UPDATE clients SET pid = ?, dead = 0", os.getpid())
     assert isinstance(elsewhere().ask("x", elsewhere().attempt()), Granted)
@@ -278,7 +278,7 @@ def test_what_cannot_be_known_waits_for_the_ttl_under_another_boot_id(
     for _ in range(4):
         assert isinstance(there.ask("x", there.attempt()), Busy)
         clock.passes(0.15)
-    # The time is told anew once, not with every look: else a dead holder would block for ever.
+    # The time is taken anew once, not with every look: otherwise a dead holder would block for ever.
     assert isinstance(there.ask("x", there.attempt()), Granted)
 
 

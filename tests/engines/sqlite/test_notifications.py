@@ -1,4 +1,4 @@
-"""Who hears what comes: one who waits, or the thread that listens. Nothing is left unread between them."""
+"""Which thread reads notifications: a waiter, or the listener thread. Nothing is left unread between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engines.hearers import Hearer, is_polling
+from engines.reading_threads import ReadingThread, is_polling
 from engines.sqlite.stores import One
 from holdfast.engines.sqlite import notifications
 from holdfast.engines.sqlite.notifications import SocketReader
@@ -27,7 +27,7 @@ AT_ONCE = 5
 
 
 class Line:
-    """One who hears, and another who sends it messages."""
+    """A client that receives, and another that sends it messages."""
 
     def __init__(self, client: Callable[[], One]) -> None:
         self.one, self._sender = client(), client()
@@ -38,9 +38,9 @@ class Line:
 
     @property
     def notification_reader(self) -> SocketReader:
-        hearing = self.one.store.notification_reader
-        assert isinstance(hearing, SocketReader)
-        return hearing
+        reader = self.one.store.notification_reader
+        assert isinstance(reader, SocketReader)
+        return reader
 
     def send(self, handed: Handoff | None = None) -> str:
         registration = self._sender.store._session.registration
@@ -49,7 +49,7 @@ class Line:
         assert registration.wakeup_socket.send(Wake(self.one.id, nonce, handed)) is SendResult.DELIVERED
         return nonce
 
-    def until_heard(self, *nonces: str) -> None:
+    def until_posted(self, *nonces: str) -> None:
         wait_until(lambda: set(nonces) <= set(self.one.posted), message="left unread")
 
 
@@ -60,13 +60,13 @@ def line(client: Callable[[], One]) -> Line:
 
 def test_a_waiter_reads_for_itself_and_otherwise_the_listener_thread_does(line: Line) -> None:
     for _ in range(20):
-        with Hearer(line.notification_reader) as hearer:
-            heard = line.send()
-            line.until_heard(heard)
-        assert line.one.heard_by[heard] == hearer.name
-        heard = line.send()
-        line.until_heard(heard)
-        assert line.one.heard_by[heard] == LISTENER
+        with ReadingThread(line.notification_reader) as reading_thread:
+            nonce = line.send()
+            line.until_posted(nonce)
+        assert line.one.read_by[nonce] == reading_thread.name
+        nonce = line.send()
+        line.until_posted(nonce)
+        assert line.one.read_by[nonce] == LISTENER
 
 
 def test_the_listener_thread_is_not_even_woken_by_what_another_reads(
@@ -81,50 +81,50 @@ def test_the_listener_thread_is_not_even_woken_by_what_another_reads(
         return deliver()
 
     monkeypatch.setattr(registration.listener, "deliver", noted)
-    with Hearer(line.notification_reader) as hearer:
+    with ReadingThread(line.notification_reader) as reading_thread:
         for _ in range(20):
-            wait_until(lambda: is_polling(hearer))
-            line.until_heard(line.send())
-        stays_true(lambda: set(readers) == {hearer.name}, 0.1)
+            wait_until(lambda: is_polling(reading_thread))
+            line.until_posted(line.send())
+        stays_true(lambda: set(readers) == {reading_thread.name}, 0.1)
 
 
 def test_a_handoff_is_read_either_way(line: Line) -> None:
-    with Hearer(line.notification_reader):
-        heard = line.send(Handoff(17, 0.25))
-        line.until_heard(heard)
+    with ReadingThread(line.notification_reader):
+        nonce = line.send(Handoff(17, 0.25))
+        line.until_posted(nonce)
     listened = line.send(Handoff(18, 1e-9))
-    line.until_heard(listened)
-    assert line.one.handed == {heard: Handoff(17, 0.25), listened: Handoff(18, 1e-9)}
+    line.until_posted(listened)
+    assert line.one.handed == {nonce: Handoff(17, 0.25), listened: Handoff(18, 1e-9)}
 
 
 def test_one_at_a_time(line: Line) -> None:
-    with Hearer(line.notification_reader) as hearer:
+    with ReadingThread(line.notification_reader) as reading_thread:
         assert not line.notification_reader.try_acquire()
         line.notification_reader.release()  # it is not ours
-        heard = line.send()
-        line.until_heard(heard)
-        assert line.one.heard_by[heard] == hearer.name
+        nonce = line.send()
+        line.until_posted(nonce)
+        assert line.one.read_by[nonce] == reading_thread.name
     assert line.notification_reader.try_acquire()
     line.notification_reader.release()
 
 
 def test_a_reader_that_does_not_wait_yet_delays_no_other(line: Line) -> None:
     assert line.notification_reader.try_acquire()
-    line.until_heard(*[line.send() for _ in range(AT_ONCE)])
+    line.until_posted(*[line.send() for _ in range(AT_ONCE)])
     line.notification_reader.release()
 
 
 def test_an_interrupt_ends_the_read_and_leaves_nothing_unread(line: Line) -> None:
-    """It is rung just as several came."""
+    """It is interrupted just as several came."""
     for _ in range(50):
-        with Hearer(line.notification_reader):
+        with ReadingThread(line.notification_reader):
             nonces = [line.send() for _ in range(AT_ONCE)]
             line.notification_reader.interrupt()
-        line.until_heard(*nonces)
+        line.until_posted(*nonces)
 
 
 def test_nothing_is_left_unread_by_readers_that_come_and_go(line: Line) -> None:
-    """Each leaves after what it was told of first, or after a moment, whatever came meanwhile."""
+    """Each leaves after its first notification, or after a moment, whatever came meanwhile."""
     ended = threading.Event()
 
     def wait_now_and_then() -> None:
@@ -138,16 +138,16 @@ def test_nothing_is_left_unread_by_readers_that_come_and_go(line: Line) -> None:
     threads = in_threads(3, wait_now_and_then)
     try:
         for _ in range(200):
-            line.until_heard(*[line.send() for _ in range(AT_ONCE)])
+            line.until_posted(*[line.send() for _ in range(AT_ONCE)])
     finally:
         ended.set()
         join(threads)
-    assert len(line.one.posted) == 200 * AT_ONCE, "and none was heard twice"
-    assert {LISTENER, *[thread.name for thread in threads]} >= set(line.one.heard_by.values())
+    assert len(line.one.posted) == 200 * AT_ONCE, "and none was read twice"
+    assert {LISTENER, *[thread.name for thread in threads]} >= set(line.one.read_by.values())
 
 
 class Interrupted:
-    """An epoll that is interrupted once it was told of something: nobody else will be."""
+    """An epoll that is interrupted once it has an event: no other poller gets it."""
 
     def __init__(self, epoll: select.epoll) -> None:
         self._epoll = epoll
@@ -166,36 +166,36 @@ class Interrupted:
 
 @pytest.mark.parametrize("count", [1, AT_ONCE])
 def test_an_interrupt_leaves_nothing_unread(line: Line, count: int) -> None:
-    hearing = line.notification_reader
+    reader = line.notification_reader
     interrupts: list[BaseException] = []
 
     def wait() -> None:
-        assert hearing.try_acquire()
+        assert reader.try_acquire()
         try:
-            hearing.read(60.0)
+            reader.read(60.0)
         except KeyboardInterrupt as interrupt:
             interrupts.append(interrupt)
         finally:
-            hearing.release()
+            reader.release()
 
     for _ in range(10):
-        epoll = hearing._epoll
-        hearing._epoll = Interrupted(epoll)  # type: ignore[assignment]  # it does what an epoll does
+        epoll = reader._epoll
+        reader._epoll = Interrupted(epoll)  # type: ignore[assignment]  # it does what an epoll does
         waiting = threading.Thread(target=wait)
         waiting.start()
         wait_until(lambda: is_polling(waiting))  # noqa: B023 - asked before it changes
-        line.until_heard(*[line.send() for _ in range(count)])
-        while waiting.is_alive():  # the other thread may have been told of the rest, and have read it all
-            line.until_heard(line.send())
+        line.until_posted(*[line.send() for _ in range(count)])
+        while waiting.is_alive():  # the other thread may have got the rest, and have read it all
+            line.until_posted(line.send())
             waiting.join(0.1)
-        hearing._epoll = epoll
+        reader._epoll = epoll
     assert len(interrupts) == 10
 
 
 def test_an_interrupt_while_one_is_delivered_leaves_the_others(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was just read is lost with the one who read it; those behind it are heard."""
+    """What was just read is lost with its reader; later messages are read."""
     registration = line.one.store._session.registration
     assert registration is not None
     post, lost = registration.listener._post, list[str]()
@@ -228,20 +228,20 @@ def test_an_interrupt_while_one_is_delivered_leaves_the_others(
     goes_on.set()
     waiting.join(10)
     assert lost == [first]
-    line.until_heard(*others)
+    line.until_posted(*others)
 
 
 def test_a_reader_is_interrupted_when_it_is_closed(line: Line) -> None:
-    """It looks at what it waits for, and cannot hear any more."""
-    hearing = line.notification_reader
-    with Hearer(hearing, seconds=0.1):
+    """It looks at what it waits for, and cannot read any more."""
+    reader = line.notification_reader
+    with ReadingThread(reader, seconds=0.1):
         line.one.store.close()
-        assert hearing.read(60.0)
-    assert not hearing.try_acquire()
+        assert reader.read(60.0)
+    assert not reader.try_acquire()
 
 
 class HoldsUp(dict[int, str]):
-    """Whoever asks how many there are, of those who listen, is held up for as long as the test likes."""
+    """A caller that asks for the number of listeners is held up for as long as the test likes."""
 
     def __init__(self) -> None:
         super().__init__()

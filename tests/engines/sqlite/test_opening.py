@@ -227,3 +227,38 @@ def test_a_machine_that_is_paused_does_not_make_a_busy_database_an_unavailable_o
         pauses.next()
     with pytest.raises(NotApplied):
         pauses.next()
+
+
+WITH_FEW_DESCRIPTORS = """
+    import os, resource, sys, holdfast
+
+    with holdfast.connect(sys.argv[1]) as locks:
+        locks.lock("x").locked()  # everything is imported
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    for free in range(9):
+        taken = []
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        for each in taken[:free]:
+            os.close(each)
+        try:
+            with holdfast.connect(sys.argv[1]) as locks:
+                locks.lock("x").locked()
+            print(free, "done")
+        except holdfast.EngineUnavailable as error:
+            print(free, error)
+        for each in taken[free:]:
+            os.close(each)
+"""
+
+
+def test_a_lack_of_descriptors_is_the_reported_cause(url: str) -> None:
+    with run_python(WITH_FEW_DESCRIPTORS, url) as child:
+        lines = child.succeed().splitlines()
+    failed = [line for line in lines if "done" not in line]
+    assert len(lines) == 9
+    assert any("unable to open database file" in line for line in failed), "SQLite ran out of them, too"
+    assert [line for line in failed if "raise the limit (ulimit -n)" not in line] == []

@@ -1,4 +1,5 @@
-"""The notice board: what is up spares a look, and whatever is up, or not, nobody is told anything wrong."""
+"""The shared cache of records: an entry spares a read, and whatever it contains, no client gets a wrong
+reply."""
 
 from __future__ import annotations
 
@@ -477,7 +478,7 @@ CHANGES: dict[str, Callable[[Acquire, Acquire], Request]] = {
     "the one who waits leaves and is remembered": lambda held, waiting: Withdraw(waiting.nonce, 60.0),
     "another joins": lambda held, waiting: waiting._replace(nonce=f"{waiting.client}-ff"),
     "it has a value": lambda held, waiting: SetValue(held.nonce, b"value", 100.0),
-    "somebody watches": lambda held, waiting: Watch(f"{waiting.client}-fe", waiting.client),
+    "a client watches": lambda held, waiting: Watch(f"{waiting.client}-fe", waiting.client),
     "it is let run out": lambda held, waiting: Stop(held.nonce),
 }
 
@@ -743,7 +744,7 @@ def test_an_outdated_notice_is_not_tried_again(outdated: Outdated, monkeypatch: 
 @pytest.mark.usefixtures("strangers", "clock")
 @pytest.mark.parametrize("boot", ["another boot", ""])
 def test_a_notice_of_another_boot_is_not_used(client: Callable[[], One], path: Path, boot: str) -> None:
-    """Its times are told on another clock; here it even says what is not so, of what is stored."""
+    """Its times are on another clock; here it even misstates what is stored."""
     holder, held, _, waiting = crowd(client)
     other = client()
     other.hold("y")

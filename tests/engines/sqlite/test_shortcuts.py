@@ -26,16 +26,16 @@ WALL = 5_000_000
 SEEDS = 60 if THOROUGH else 20
 
 MUTANTS = {
-    "whoever gives it back, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
+    "whichever client releases it, it is handed on": ('f"[{quoted(nonce)},"', '"["'),
     "one who holds it no longer hands it on": (" or _scan(held, 0)[0][6] <= now:", ":"),
-    "the heir is told another's number": ("(token, now - since)", "(token - 1, now - since)"),
-    "the heir is not told since when it waits": ("(token, now - since)", "(token, 0.0)"),
+    "the successor gets another token": ("(token, now - since)", "(token - 1, now - since)"),
+    "the successor does not get the age of its place": ("(token, now - since)", "(token, 0.0)"),
     "one who came long ago is handed it": ("now - since > CAME_SECONDS", "False"),
     "the number is that of the last grant": (") + 1, wall_us)", "), wall_us)"),
     "the clock is no floor for the number": ("max(int(before[len(_LOCK) : -2]) + 1, wall_us)", "7"),
-    "the second in line gets lost": ("others[1:]", "others[others.index(']]') + 4 :]"),
-    "the last in line gets lost": ("if others == ENDING:", "if True:"),
-    "nobody in line is some": ("if others == ENDING:", "if False:"),
+    "the second in the queue gets lost": ("others[1:]", "others[others.index(']]') + 4 :]"),
+    "the last in the queue gets lost": ("if others == ENDING:", "if True:"),
+    "an empty queue is not empty": ("if others == ENDING:", "if False:"),
     "one who asks again joins twice": ('or f"[{quoted(ask.nonce)}," in text', ""),
     "one who only tries joins": ("or not ask.wait", ""),
     "one joins those whose time is over": ("if next_at <= now or", "if"),
@@ -86,7 +86,7 @@ def everything(record: Record, kind: str) -> Iterator[Request]:
 
 
 def compare_along(module: ModuleType, kind: str, seed: int) -> int:
-    """Everybody asks for everything, at every step of a generated sequence."""
+    """Every client requests everything, at every step of a generated sequence."""
     record, now, taken = EMPTY, 1000.0, 0
     for move in long_moves(kind, seed, 40):
         now += move.pause

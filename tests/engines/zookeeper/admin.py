@@ -53,7 +53,7 @@ class Admin:
         return [path.rpartition("/")[2] for path in self.nodes(f"{PREFIX}/{namespace}/s")]
 
     def expire(self, session: str, password: bytes) -> None:
-        """End somebody's session, as one who knows its secret can: connect with it, and close. Both in one
+        """End a client's session, as a holder of its secret can: connect with it, and close. Both in one
         piece, for its owner, whom the server hangs up on, comes back for it at once."""
         number = int(session, 16)
         connect = struct.pack(">iqiqi", 0, 0, 10_000, number - (1 << 64) if number >> 63 else number, 16)

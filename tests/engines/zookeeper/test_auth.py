@@ -42,7 +42,7 @@ def test_what_one_user_makes_is_closed_to_others(connect: Connect, hold: Hold, p
 
 
 def test_a_part_of_the_tree_that_was_given_to_us(connect: Connect, hold: Hold, prefix: str) -> None:
-    """Somebody else made it, and above it we may do nothing."""
+    """Another user made it, and above it we may do nothing."""
     root = KazooClient(shared_zookeeper().address, auth_data=[("digest", "root:toor")])
     root.start(timeout=20)
     try:
@@ -72,7 +72,7 @@ def test_nothing_of_it_is_logged(
 
 @pytest.fixture
 def live(prefix: str) -> Iterator[KazooClient]:
-    """Somebody's own client, connected."""
+    """A user's own client, connected."""
     client = KazooClient(
         f"{shared_zookeeper().address}{prefix}", timeout=7.0, auth_data=[("digest", f"me:{SECRET}")]
     )

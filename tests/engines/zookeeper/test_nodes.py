@@ -218,7 +218,7 @@ def test_a_session_remembers_the_last_letters_only(
 
 
 def test_break_and_release_at_once(connect: Connect, hold: Hold, spy: Spy) -> None:
-    """Whoever comes first: the lock is free, and nobody thinks otherwise."""
+    """Whichever request comes first: the lock is free, and no client thinks otherwise."""
     client, breaker = connect(), connect()
     for _ in range(10):
         lease = hold(client.lock("x"))

@@ -28,7 +28,7 @@ def root() -> Iterator[KazooClient]:
 
 @pytest.fixture
 def me() -> Iterator[KazooClient]:
-    """Whoever has stolen the password of the user."""
+    """A thief of the password of the user."""
     client = KazooClient(shared_zookeeper().address, auth_data=[("digest", "me:s3cret")])
     client.start(timeout=20)
     yield client

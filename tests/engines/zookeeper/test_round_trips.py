@@ -79,7 +79,7 @@ def test_a_try_that_fails_puts_nothing(connect: Connect, hold: Hold, spy: Spy) -
 
 
 def test_a_waiter_is_notified_once_and_looks_once(connect: Connect, hold: Hold, spy: Spy) -> None:
-    """Of many who wait only the next one hears of a release."""
+    """Of many waiters only the next one is notified of a release."""
     client, other = connect(session_timeout=60), connect(session_timeout=60)
     first = hold(other.lock("x"))
     granted: list[Lease] = []
@@ -129,6 +129,14 @@ def test_a_client_that_knows_that_it_has_to_wait_waits_twice_for_the_server(
     assert waits[2:] == [["Exists", "Exists"]], "a look, when it is woken"
     lease.release()
     waiting.join(20)
+
+
+def test_a_stored_result_costs_one_wait(connect: Connect, spy: Spy) -> None:
+    operation = connect(session_timeout=60).idempotent("x")
+    assert operation.run(lambda: "first") == "first"
+    spy.batches()
+    assert operation.run(lambda: "again") == "first"
+    assert spy.batches() == [["Sync", "GetChildren2", "GetChildren2", "GetData", "GetData"]]
 
 
 def test_many_leases_cost_one_sign_of_life(connect: Connect, hold: Hold, spy: Spy) -> None:

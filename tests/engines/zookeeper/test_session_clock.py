@@ -18,7 +18,7 @@ def test_a_connection_counts_at_once() -> None:
 
 
 def test_a_keep_alive_counts_when_a_later_one_was_confirmed() -> None:
-    """Before that it may have died with the server that heard it."""
+    """Before that it may have died with the server that received it."""
     clock = SessionClock()
     clock.connected(100.0, 10.0)
     clock.sent(103.0)

@@ -52,7 +52,7 @@ def test_a_ttl_beyond_the_session_is_unsupported(connect: Connect, hold: Hold) -
 
 
 def test_a_shorter_ttl_is_kept_by_us(connect: Connect, hold: Hold) -> None:
-    """Its holder is told by it; whoever comes after one that died waits for the session."""
+    """It notifies its holder; a client that comes after one that died waits for the session."""
     client = connect(session_timeout=20)
     lease = hold(client.lock("x", ttl=0.5, renew=False))
     assert lease.ttl == 0.5
@@ -136,7 +136,7 @@ def test_a_session_ended_from_outside_is_reported_at_once(connect: Connect, hold
     for lease in leases:
         lease.on_lost(told.append)
     admin.expire(*_secret(client))
-    wait_until(lambda: len(told) == 3, message="nobody was told")
+    wait_until(lambda: len(told) == 3, message="no one was notified")
     for lease in leases:
         with pytest.raises(LockLost) as loss:
             lease.check()

@@ -162,21 +162,7 @@ class EtcdStore:
         template = self._template(name, ticket.kind, ticket.mode, known, config is None, alone)
         key = template.key(nonce)
         request = template.fill(key, self._notes + nonce, encode_ticket(ticket), session)
-        while True:
-            kept = self._retention.known(RETENTION_SECONDS)
-            if kept is None:
-                kept = await self._retention.lease(RETENTION_SECONDS)
-            request.success[0].request_put.lease = kept
-            try:
-                answer = await self._call("Txn", request)
-                break
-            except LeaseNotFoundError:
-                # etcd does not say which lease is missing: the session's, or the shared one of the kind's
-                # key.
-                self._retention.invalidate()
-                (responses,) = await self._channel.keep_alive((session,), self._channel.timeout)
-                if responses.TTL <= 0:
-                    raise SessionEndedError from None
+        answer = await self._txn_with_kept(request, [request.success[0].request_put], session)
         if not answer.succeeded:
             view = counted_view_of(template.folder, answer.responses)
             return await self._completed(name, view, ticket)
@@ -187,6 +173,70 @@ class EtcdStore:
             return view._replace(config=view.config or template.config, newest_token=newest_token)
         own = Ticket(revision, newest_token, *ticket[2:11], Handle(key, revision, revision))
         return LockView(template.config, (own,), None, newest_token)
+
+    async def _txn_with_kept(
+        self, request: wire.TxnRequest, puts: list[wire.PutRequest], session: int
+    ) -> wire.TxnResponse:
+        """``puts``: of the kinds' keys, which outlast the session for a while."""
+        while True:
+            kept = self._retention.known(RETENTION_SECONDS)
+            if kept is None:
+                kept = await self._retention.lease(RETENTION_SECONDS)
+            for each in puts:
+                each.lease = kept
+            try:
+                answer: wire.TxnResponse = await self._call("Txn", request)
+                return answer
+            except LeaseNotFoundError:
+                # etcd does not say which lease is missing: the session's, or the shared one of the kinds'
+                # keys.
+                self._retention.invalidate()
+                (responses,) = await self._channel.keep_alive((session,), self._channel.timeout)
+                if responses.TTL <= 0:
+                    raise SessionEndedError from None
+
+    async def create_together(
+        self, wanted: tuple[tuple[str, Ticket, LockConfig | None], ...], session: int
+    ) -> tuple[LockView, ...] | None:
+        """One transaction of those that would create each. All tickets have its revision."""
+        templates = [
+            self._template(name, ticket.kind, ticket.mode, 0, config is None, alone=True)
+            for name, ticket, config in wanted
+        ]
+        keys = [
+            template.key(ticket.nonce.encode())
+            for template, (_, ticket, _) in zip(templates, wanted, strict=True)
+        ]
+        request, puts = wire.TxnRequest(), []
+        for template, key, (_, ticket, _) in zip(templates, keys, wanted, strict=True):
+            note, before = self._notes + ticket.nonce.encode(), len(request.success)
+            request.MergeFrom(template.fill(key, note, encode_ticket(ticket), session))
+            puts.append(request.success[before].request_put)
+        answer = await self._txn_with_kept(request, puts, session)
+        revision = answer.header.revision
+        if answer.succeeded:
+            return tuple(
+                [
+                    LockView(
+                        template.config,
+                        (
+                            Ticket(
+                                revision, token_at(revision), *ticket[2:11], Handle(key, revision, revision)
+                            ),
+                        ),
+                        None,
+                        token_at(revision),
+                    )
+                    for template, key, (_, ticket, _) in zip(templates, keys, wanted, strict=True)
+                ]
+            )
+        count = len(answer.responses) // len(wanted)
+        return tuple(
+            [
+                counted_view_of(template.folder, answer.responses[count * index : count * (index + 1)])
+                for index, template in enumerate(templates)
+            ]
+        )
 
     def _template(
         self, name: str, kind: str, mode: str, declared: int, is_new: bool, alone: bool

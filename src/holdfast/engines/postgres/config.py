@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from ...core.libpq import LIBPQ_OPTIONS
 from ...core.urls import URL
 from ...errors import InvalidArgument
 
@@ -29,37 +30,6 @@ __all__ = [
 DEFAULT_SCHEMA: Final = "holdfast"
 
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-
-LIBPQ_OPTIONS: Final = frozenset(
-    [
-        "application_name",
-        "channel_binding",
-        "gssencmode",
-        "host",
-        "hostaddr",
-        "krbsrvname",
-        "options",
-        "passfile",
-        "port",
-        "require_auth",
-        "requirepeer",
-        "service",
-        "ssl_max_protocol_version",
-        "ssl_min_protocol_version",
-        "sslcert",
-        "sslcertmode",
-        "sslcrl",
-        "sslcrldir",
-        "sslkey",
-        "sslmode",
-        "sslnegotiation",
-        "sslpassword",
-        "sslrootcert",
-        "sslsni",
-        "target_session_attrs",
-    ]
-)
-"""The settings of libpq that a URL may contain: the others would override ours."""
 
 OUR_OPTIONS: Final = frozenset({"pooler", "schema"})
 OPTIONS: Final = LIBPQ_OPTIONS | OUR_OPTIONS

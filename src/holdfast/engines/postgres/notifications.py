@@ -83,7 +83,7 @@ FIRST_PAUSE_SECONDS: Final = 0.05
 
 PAUSE_SECONDS_MAX: Final = 1.0
 
-CLOSE_SECONDS: Final = 2.0
+CLOSE_SECONDS: Final = 1.0
 
 
 class WakeupRegistry:

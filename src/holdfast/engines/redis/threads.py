@@ -38,7 +38,8 @@ S = TypeVar("S", bound=RespSocket)
 
 log = logging.getLogger("holdfast")
 
-STOP_SECONDS: Final = 2.0
+STOP_SECONDS: Final = 1.0
+"""How long closing waits for a listener. One that connects to a server that hangs ends by itself."""
 
 RESTART_SECONDS: Final = 0.5
 """The pause before a thread that failed is restarted."""

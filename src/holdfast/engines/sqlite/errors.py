@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,10 @@ _OS_REMEDIES: Final = {
 }
 
 
+FILES_PER_CONNECTION: Final = 4
+"""The database, its log, its shared memory, and the folder for a moment."""
+
+
 def explain(file: DatabaseFile, error: sqlite3.Error) -> Exception:
     """The exception for a failure of SQLite: another process is writing (busy), or the file is unusable."""
     code = getattr(error, "sqlite_errorcode", None)
@@ -54,7 +59,23 @@ def explain(file: DatabaseFile, error: sqlite3.Error) -> Exception:
     what, remedy = _SQLITE_FAILURES.get(
         primary or 0, ("cannot be used", "check the file, or give another path")
     )
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+        remedy = _lack_of_files() or remedy
     return file.unavailable(f"{what} ({error})", remedy)
+
+
+def _lack_of_files() -> str:
+    """What to do if descriptors for another connection are lacking, which SQLite does not say; else empty."""
+    opened: list[int] = []
+    try:
+        while len(opened) < FILES_PER_CONNECTION:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return _OS_REMEDIES.get(error.errno or 0, "")
+    finally:
+        for each in opened:
+            os.close(each)
+    return ""
 
 
 def remedy_of(error: OSError) -> str:

@@ -107,26 +107,28 @@ class QueueReader:
         ]
 
     async def _views(self, session: Session, names: list[str]) -> list[tuple[str, LockView]]:
-        nodes = [GetChildren2(self._paths.name(name), None) for name in names]
-        _, *below = await self._ask(session, [self.sync_request(), *nodes])
-        found: list[tuple[str, LockConfig | None]] = []
-        requests: list[Any] = []
-        for name, read in zip(names, below, strict=True):
-            config = None if isinstance(read, NoNodeError) else config_from_children(read[0])
-            found.append((name, config))
+        """Most names are locks, so what belongs to a lock is read at once with the kind of the name."""
+        nodes: list[Any] = []
+        for name in names:
             path = self._paths.name(name)
-            node = "lock" if config is None else kind_node(config.kind, config.declared)
-            requests += [
-                GetChildren2(f"{path}/{node}", None),
-                GetData(f"{path}/limit", None),
-                GetData(f"{path}/value", None),
-            ]
-        answers = await self._ask(session, requests)
-        views = []
-        for index, (name, config) in enumerate(found):
-            children, limit, value = answers[3 * index : 3 * index + 3]
-            views.append((name, await self._view(session, name, config, children, limit, value)))
-        return views
+            nodes += [GetChildren2(path, None), GetChildren2(f"{path}/lock", None)]
+            nodes += [GetData(f"{path}/limit", None), GetData(f"{path}/value", None)]
+        _, *answers = await self._ask(session, [self.sync_request(), *nodes])
+        read = {name: answers[4 * index : 4 * index + 4] for index, name in enumerate(names)}
+        configs = {
+            name: None if isinstance(below, NoNodeError) else config_from_children(below[0])
+            for name, (below, *_) in read.items()
+        }
+        others = {name: config for name, config in configs.items() if config and config.kind != "lock"}
+        nodes = []
+        for name, config in others.items():
+            path = self._paths.name(name)
+            folder = f"{path}/{kind_node(config.kind, config.declared)}"
+            nodes += [GetChildren2(folder, None), GetData(f"{path}/limit", None)]
+        answers = await self._ask(session, nodes)
+        for index, name in enumerate(others):
+            read[name][1:3] = answers[2 * index : 2 * index + 2]
+        return [(name, await self._view(session, name, configs[name], *read[name][1:])) for name in names]
 
     async def _view(
         self, session: Session, name: str, config: LockConfig | None, children: Any, limit: Any, value: Any

@@ -151,6 +151,11 @@ class ZooKeeperStore:
         return await self._creation.create(name, ticket, session, known, alone)
 
     @_through_any_session
+    async def create_together(
+        self, wanted: tuple[tuple[str, Ticket, LockConfig | None], ...], session: Session
+    ) -> tuple[LockView, ...] | None:
+        return None
+
     async def read_queue(
         self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
     ) -> LockView:

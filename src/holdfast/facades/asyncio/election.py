@@ -27,7 +27,7 @@ log = logging.getLogger("holdfast")
 
 
 class AsyncElection:
-    """An election: of all candidates of its name, in all processes, one at a time is the leader."""
+    """An election: one of the candidates of its name, in all processes, is the leader at a time."""
 
     __slots__ = ("_client", "_election")
 

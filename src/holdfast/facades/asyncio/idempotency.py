@@ -38,24 +38,22 @@ class AsyncIdempotent:
         self._client = client
         self._wrap = functools.partial(wrap, client)
         self._options = options
-        self._entered: dict[asyncio.Task[Any], list[_Body]] = {}
+        self._entered: list[_Body] = []
+        """The blocks that have not ended."""
 
     def __repr__(self) -> str:
         return f"<holdfast.AsyncIdempotent {self._options!r}>"
 
     async def __aenter__(self) -> Attempt[AsyncLease]:
         body = await self._enter(self._options.operation())
-        self._entered.setdefault(body.task, []).append(body)
+        self._entered.append(body)
         return body.attempt
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task = _current_task()
-        bodies = self._entered[task]
-        body = bodies.pop()
-        if not bodies:
-            del self._entered[task]
+        body = self._latest()
+        self._entered.remove(body)
         left = await self._leave(body, error)
         if left is not None and left is not error:
             raise left
@@ -87,11 +85,16 @@ class AsyncIdempotent:
 
         return once
 
+    def _latest(self) -> _Body:
+        """This task's latest block; else, as with exit stacks, the latest of any."""
+        mine = _current_task()
+        return next((each for each in self._entered[::-1] if each.task is mine), self._entered[-1])
+
     async def _enter(self, operation: Operation) -> _Body:
         driver, task = self._client._driver, _current_task()
-        owner = driver.owner_prefix + task.get_name()
+        owner, watch = driver.owner_prefix + task.get_name(), self._client._watch_long_wait
         attempt = await driver.run(
-            recipe.enter(driver.client_state, operation, self._wrap, weakref.ref(task), owner)
+            recipe.enter(driver.client_state, operation, self._wrap, weakref.ref(task), owner, watch)
         )
         body = _Body(task, attempt)
         if attempt.lease is not None:

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class AsyncJob:
-    """A job of which one server runs each firing: with ``async with``, or as a decorator."""
+    """A job, each firing of which one server runs: with ``async with``, or as a decorator."""
 
     __slots__ = ("_client", "_entries", "_job", "_skipped")
 

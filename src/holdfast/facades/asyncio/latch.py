@@ -16,7 +16,7 @@ __all__ = ["AsyncLatch"]
 
 
 class AsyncLatch:
-    """A count that goes down to zero, once. Those that wait for it pass, then and ever after."""
+    """A count that goes down to zero, once. Waiters go on when it is zero; later ones do not wait."""
 
     __slots__ = ("_latch", "_run")
 

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class Job:
-    """A job of which one server runs each firing: with ``with``, or as a decorator."""
+    """A job, each firing of which one server runs: used with ``with``, or as a decorator."""
 
     __slots__ = ("_client", "_entries", "_job", "_skipped")
 

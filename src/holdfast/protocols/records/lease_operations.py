@@ -10,7 +10,6 @@ from ...core.effects import (
     Nonce,
     Now,
 )
-from ...core.handover import seal_of
 from ...errors import NotHeld
 from ...rules.requests import (
     Adopt,
@@ -112,6 +111,8 @@ async def export(client_state: ClientState, state: LeaseState) -> str:
     The engine stores a hash of the secret. A repeated export, after one that failed, has a new secret, and
     only the latest is valid.
     """
+    from ...core.handover import seal_of  # only here and below: few programs hand a lease over
+
     secret = await Nonce()
     reply, _ = await retry_until_deadline(client_state, state.name, Export(state.nonce, seal_of(secret)))
     _check_held(client_state, state, reply, await Now())
@@ -122,6 +123,8 @@ async def export(client_state: ClientState, state: LeaseState) -> str:
 
 async def adopt(client_state: ClientState, spec: Spec, nonce: str, owner: str, secret: str) -> LeaseState:
     """Take over a lease that another process exported, with its token."""
+    from ...core.handover import seal_of
+
     client_state.check_timers_run()
     seal = seal_of(secret)
     if nonce in client_state.leases:

@@ -70,11 +70,13 @@ async def _take_rest(
     """Extend ``held`` until it is complete. Returns why that is impossible, else None."""
     while len(held) < len(specs):
         rest = specs[len(held) :]
+        is_refused = True
         if len(rest) > 1:
-            held += await _take_free(client_state, rest, owner)
+            taken_now, is_refused = await _take_free(client_state, rest, owner)
+            held += taken_now
         for state in held:
             state.caller = caller
-        if len(held) < len(specs):
+        if len(held) < len(specs) and is_refused:
             spec = specs[len(held)]
             left = None if ends_at is None else max(ends_at - await Now(), 0.0)
             if held and patience is not None:
@@ -89,8 +91,11 @@ async def _take_rest(
     return None
 
 
-async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: str) -> list[LeaseState]:
-    """Acquire those that are free now, up to the first that is not."""
+async def _take_free(
+    client_state: ClientState, specs: tuple[Spec, ...], owner: str
+) -> tuple[list[LeaseState], bool]:
+    """Acquire those that are free now, up to the first that is not, and say whether there was one: an engine
+    may take fewer than all in one step."""
     attempts = [(spec, await Nonce()) for spec in specs]
     sent = await Now()
     taken: list[LeaseState] = []
@@ -101,7 +106,7 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
         replies = await ApplyInOrder(steps, stop_when_refused=True)
         for (spec, nonce), reply in zip(attempts, replies, strict=False):
             if isinstance(reply, Busy):
-                break
+                return taken, True
             if not isinstance(reply, Granted):
                 raise refusal_error(spec, reply)
             taken.append(keep_grant(client_state, spec, nonce, owner, reply, sent))
@@ -114,9 +119,9 @@ async def _take_free(client_state: ClientState, specs: tuple[Spec, ...], owner: 
             # Else the next attempt could find the locks held by this one.
             await clean_up(client_state, spec.name, spec.ttl, withdraw, wait=nonce == attempts[-1][1])
         if isinstance(error, TransientError):
-            return []
+            return [], True
         raise
-    return taken
+    return taken, not taken
 
 
 async def release_all(client_state: ClientState, states: Sequence[LeaseState], retry_seconds: float) -> None:
@@ -154,6 +159,9 @@ async def _send_releases(
     try:
         return await ApplyInOrder(steps, stop_when_refused=False)
     except (TransientError, HoldfastError) as trouble:
+        for state in states:
+            # Where the engine releases one after the other, those before the one that failed were released.
+            state.release_outcome_unknown = True
         return [trouble] * len(states)
 
 

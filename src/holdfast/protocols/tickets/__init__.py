@@ -32,7 +32,7 @@ from ...rules.requests import (
     Watch,
     Withdraw,
 )
-from .acquisition import acquire
+from .acquisition import acquire, acquire_together
 from .client import TicketClient, TicketCoroutine
 from .inspection import inspect, list_names, unwatch, watch
 from .lease_operations import adopt, downgrade, export, read_cell, renew, resize, set_value, stop, swap_cell
@@ -40,6 +40,9 @@ from .releases import break_, release, withdraw
 from .renewal import refresh, renew_batch
 
 __all__ = ["TicketClient", "TicketCoroutine", "apply", "apply_in_order", "list_names", "renew_batch"]
+
+TOGETHER_MAX: Final = 25
+"""So many tickets are created in one step: etcd allows 128 operations by default, and each needs five."""
 
 _HANDLERS: Final[dict[type, Callable[[TicketClient, str, Any], TicketCoroutine[Reply]]]] = {
     Acquire: acquire,
@@ -69,7 +72,12 @@ def apply(client: TicketClient, name: str, request: Request) -> TicketCoroutine[
 async def apply_in_order(
     client: TicketClient, steps: tuple[tuple[str, Request], ...], stop_when_refused: bool
 ) -> list[Reply]:
-    """One after the other: the caller learns the outcome of each."""
+    """In one step where the engine can and the names are free; else one after the other, so that the caller
+    learns the outcome of each."""
+    if stop_when_refused and len(steps) > 1:
+        together = await acquire_together(client, steps[:TOGETHER_MAX])
+        if together is not None:
+            return together
     replies: list[Reply] = []
     for name, request in steps:
         replies.append(await apply(client, name, request))

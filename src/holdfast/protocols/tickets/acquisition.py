@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from ...core.deadlines import RENEW_AFTER
 from ...core.effects import NotApplied, OutcomeUnknown
 from ...errors import EngineUnavailable
 from ...rules.record import REFRESH_SECONDS
-from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply
+from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply, Request
 from ...rules.tickets import (
     SHARED_MODES,
     LockConfig,
@@ -25,7 +26,7 @@ from .client import LockAttempt, SessionState, TicketClient
 from .sessions import refreshed, session_for, usable_session
 from .store import SessionEndedError
 
-__all__ = ["acquire", "filled", "granted", "mismatch"]
+__all__ = ["acquire", "acquire_together", "filled", "granted", "mismatch"]
 
 POLL_SECONDS = 60.0
 """The store wakes a waiter. Polling this often is the shared protocol's own caution."""
@@ -55,6 +56,82 @@ async def acquire(client: TicketClient, name: str, request: Acquire) -> Reply:
         elif error.nothing_was_sent:
             client.forget(request.nonce)
         raise
+
+
+async def acquire_together(client: TicketClient, steps: Sequence[tuple[str, Request]]) -> list[Reply] | None:
+    """The grants of free mutexes, all of them in one step; or the refusal of the first one. None: nothing was
+    done, and each has to be acquired by itself."""
+    wanted = [(name, request) for name, request in steps if isinstance(request, Acquire)]
+    if len(wanted) < len(steps) or any(request.kind != "lock" or request.wait for _, request in wanted):
+        return None
+    first = wanted[0][1]
+    if any((request.ttl, request.renews) != (first.ttl, first.renews) for _, request in wanted):
+        return None  # of several sessions
+    began = client.now()
+    session = usable_session(client, first.ttl, not first.renews, began)
+    if session is None:
+        session = await session_for(client, first.ttl, in_full=not first.renews)
+    attempts = []
+    for name, request in wanted:
+        attempt = LockAttempt(name, request.nonce, request.kind, request.mode, request.ttl)
+        attempt.session = attempt.create_session = session
+        client.attempts[request.nonce] = attempt
+        attempts.append(attempt)
+    try:
+        views = await _create_together(client, wanted, session)
+    except OutcomeUnknown:
+        for attempt in attempts:
+            attempt.is_uncertain = True
+        raise
+    except EngineUnavailable as error:
+        if error.nothing_was_sent:
+            for attempt in attempts:
+                client.forget(attempt.nonce)
+        raise
+    if views is None or not find(views[0].tickets, first.nonce):
+        for attempt in attempts:
+            client.forget(attempt.nonce)
+        if views is None or not views[0].tickets:
+            return None
+        return [mismatch(views[0], "lock", 0) or await _busy(client, steps[0][0], views[0])]
+    replies: list[Reply] = []
+    for (_, request), attempt, view in zip(wanted, attempts, views, strict=True):
+        me = next(ticket for ticket in view.tickets if ticket.nonce == request.nonce)
+        attempt.is_created, attempt.order = True, me.order
+        replies.append(_grant(attempt, me, (), session, request.max_hold, began))
+    return replies
+
+
+async def _create_together(
+    client: TicketClient, wanted: list[tuple[str, Acquire]], session: SessionState
+) -> tuple[LockView, ...] | None:
+    """The names with their tickets; or, if one of them is in use, as they are. None: the store cannot."""
+    declared = LockConfig("lock", 0, 0)
+    wall = client.wall()
+    configs: list[LockConfig | None] = [client.configs.get(name, declared) for name, _ in wanted]
+    while True:
+        tickets = tuple(
+            [
+                (name, _ticket(request, wall), config)
+                for (name, request), config in zip(wanted, configs, strict=True)
+            ]
+        )
+        try:
+            views = await client.store.create_together(tickets, session.id)
+        except SessionEndedError:
+            client.session_lost(session)
+            return None
+        if views is None:
+            return None
+        for (name, _), view in zip(wanted, views, strict=True):
+            client.learn(name, view.config, declared)
+        if all(find(view.tickets, request.nonce) for (_, request), view in zip(wanted, views, strict=True)):
+            return views
+        found = [view.config for view in views]
+        is_free = not any(view.tickets or view.note or mismatch(view, "lock", 0) for view in views)
+        if not is_free or all(map(_is_same_config, found, configs)):
+            return views
+        configs = found
 
 
 class AcquireRequest:

@@ -99,6 +99,13 @@ class TicketStore(Protocol):
         """
         ...
 
+    async def create_together(
+        self, wanted: tuple[tuple[str, Ticket, LockConfig | None], ...], session: SessionId
+    ) -> tuple[LockView, ...] | None:
+        """Create tickets of mutexes at several names in one step: each as ``create`` does alone, and all of
+        them or none. Returns each name as it is after that step; None: an engine that cannot did nothing."""
+        ...
+
     async def read_queue(
         self, name: str, nonce: str = "", kind: str = "", order: int = 0, behind: Ticket | None = None
     ) -> LockView:

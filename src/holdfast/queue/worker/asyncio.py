@@ -6,13 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 from ...core.lock_options import Duration
-from ...errors import InvalidArgument, StaleToken
+from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ..asyncio import AsyncJob, AsyncQueue
 from ..calls import BaseJob, finish_many_call
@@ -23,6 +20,7 @@ from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
 from .heartbeats import Heartbeats
 from .outcomes import Outcome
 from .pace import Pace, pause_after
+from .signals import stopping_at_signals
 
 __all__ = ["AsyncWorker"]
 
@@ -59,6 +57,11 @@ class AsyncWorker(BaseWorker):
         grace: Duration = GRACE_SECONDS,
     ) -> None:
         super().__init__(concurrency, lease, grace)
+        if not isinstance(queue, AsyncQueue):
+            raise InvalidArgument(
+                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is"
+                f" {type(queue).__name__}. For one of holdfast.queue take Worker"
+            )
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
@@ -74,7 +77,7 @@ class AsyncWorker(BaseWorker):
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         try:
-            with self._signals() if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
                 await _Run(self, self._changed).work(until_idle)
         finally:
             self.is_running = self.is_stopping = self._is_hurried = False
@@ -90,22 +93,8 @@ class AsyncWorker(BaseWorker):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._changed.set)
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        chosen = (signal.SIGTERM, signal.SIGINT)
-        before = {number: signal.getsignal(number) for number in chosen}
-        for number in chosen:
-            loop.add_signal_handler(number, lambda: self.stop(now=self.is_stopping))
-        try:
-            yield
-        finally:
-            for number in chosen:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before[number])
+    def _stop_harder(self) -> None:
+        self.stop(now=self.is_stopping)
 
 
 class _Run:
@@ -268,6 +257,7 @@ class _Run:
 
     async def _settle(self, job: AsyncJob, outcome: Outcome) -> Outcome:
         """Here, unless it can be finished together with others."""
+        job.is_ending = True
         failures = 0
         while True:
             try:
@@ -306,13 +296,17 @@ class _Run:
                 job.told = "given back"
                 self._cancel(job)
         await self._finish_until(boottime() + LAST_SECONDS, may_hurry=False)
+        is_cut_off = False
         for job in list(self._tasks):
             log.warning("%r still runs, and is given back", job)
             self._forget(job)
             try:
-                await job.release()
+                if not is_cut_off:
+                    await job.release()
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 log.info("%r could not be given back, so its lease runs out: %s", job, error)
+                # Wait for an absent database once, not for each job.
+                is_cut_off = isinstance(error, EngineUnavailable)
 
     async def _finish_until(self, deadline: float, may_hurry: bool) -> None:
         while self._tasks or self._unfinished:

@@ -88,6 +88,8 @@ class Heartbeats:
 
     def _why_missing(self, job: BaseJob) -> Told | None:
         """Its row may just be locked, for example by its own transaction, which is about to finish it."""
+        if job.is_ended:
+            return None
         try:
             self._store.run(job.check_call())
         except StaleToken:
@@ -97,12 +99,14 @@ class Heartbeats:
         return None
 
     def _report(self, job: BaseJob, told: Told) -> None:
+        if told == "lost" and (job.is_ending or job.is_ended):
+            return  # it was ended here, though its function may go on
         with self._mutex:
             is_kept = self._jobs.get(job.id) is job
             if told == "lost" and is_kept:
                 del self._jobs[job.id]
             if not is_kept or job.told is not None:
-                return  # it ended in the meantime, or knows
+                return  # it is forgotten, or knows
             job.told = told
         what = "was cancelled" if told == "cancelled" else "was given to another claimant"
         log.log(logging.INFO if told == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)

@@ -10,16 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue as queues
-import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Final
 
 from ...core.lock_options import Duration
-from ...errors import InvalidArgument, StaleToken
+from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ...runtime.self_pipe import SelfPipe
 from ..calls import BaseJob, finish_many_call
@@ -30,6 +27,7 @@ from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
 from .heartbeats import Heartbeats
 from .outcomes import Outcome
 from .pace import Pace, pause_after
+from .signals import stopping_at_signals
 
 __all__ = ["Worker"]
 
@@ -77,6 +75,11 @@ class Worker(BaseWorker):
         grace: Duration = GRACE_SECONDS,
     ) -> None:
         super().__init__(concurrency, lease, grace)
+        if not isinstance(queue, Queue):
+            raise InvalidArgument(
+                f"a Worker's queue is one of holdfast.queue.connect(…); this is {type(queue).__name__}."
+                " For one of holdfast.queue.aio take AsyncWorker"
+            )
         self.queue = queue
         self._interruption: SelfPipe | None = None
         self._is_hurried = False
@@ -95,7 +98,7 @@ class Worker(BaseWorker):
         self._begin()
         self._interruption = SelfPipe()
         try:
-            with self._signals() if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
                 _Run(self, self._interruption).work(until_idle)
         finally:
             self.is_running = False
@@ -112,21 +115,8 @@ class Worker(BaseWorker):
         if interruption is not None:
             interruption.wake()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stop(now=self.is_stopping)
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stop_harder(self) -> None:
+        self.stop(now=self.is_stopping)
 
 
 class _Run:
@@ -151,6 +141,8 @@ class _Run:
         self._sleeps = False
         """Whether this thread waits, so that what ends has to wake it."""
         self._failures = 0
+        self._is_cut_off = False
+        """Whether the database was unreachable while the worker gave jobs back: their leases run out."""
 
     def work(self, until_idle: bool) -> None:
         threads = [
@@ -279,10 +271,14 @@ class _Run:
 
     def _release(self, job: Job) -> None:
         self._forget(job)
+        if self._is_cut_off:
+            return
         try:
             job.release()
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             log.info("%r could not be given back, so its lease runs out: %s", job, error)
+            # While the worker ends, wait for an absent database once, not for each job.
+            self._is_cut_off = self._worker.is_stopping and isinstance(error, EngineUnavailable)
 
     def _ignore(self, job: BaseJob, told: Told) -> None:
         """A thread cannot be interrupted: its function looks at ``job.should_stop``."""
@@ -340,6 +336,7 @@ class _Run:
 
     def _settle(self, job: Job, outcome: Outcome) -> Outcome:
         """Here, unless it can be finished together with others."""
+        job.is_ending = True
         failures = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A thread that hears for itself, as one does that waits for a lock."""
+"""A thread that reads notifications itself, as a waiter does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 from holdfast.engine_api import NotificationReader
 from support import wait_until
 
-__all__ = ["Hearer", "is_polling"]
+__all__ = ["ReadingThread", "is_polling"]
 
 LONG_SECONDS = 60.0
 
@@ -21,21 +21,21 @@ def is_polling(thread: threading.Thread) -> bool:
     return "poll" in place
 
 
-class Hearer(threading.Thread):
-    """Hears until the block ends; in the block it waits already."""
+class ReadingThread(threading.Thread):
+    """Reads until the block ends; within the block it waits already."""
 
-    def __init__(self, hearing: NotificationReader, seconds: float = LONG_SECONDS) -> None:
-        super().__init__(name="hearer")
-        self._hearing = hearing
+    def __init__(self, reader: NotificationReader, seconds: float = LONG_SECONDS) -> None:
+        super().__init__(name="reading_thread")
+        self._reader = reader
         self._seconds = seconds
         self._ends = False
         self.took = False
 
     def run(self) -> None:
-        self.took = self._hearing.try_acquire()
+        self.took = self._reader.try_acquire()
         while self.took and not self._ends:
-            self._hearing.read(self._seconds)
-        self._hearing.release()
+            self._reader.read(self._seconds)
+        self._reader.release()
 
     def __enter__(self) -> Self:
         self.start()
@@ -47,5 +47,5 @@ class Hearer(threading.Thread):
     ) -> None:
         self._ends = True
         while self.is_alive():
-            self._hearing.interrupt()
+            self._reader.interrupt()
             self.join(0.1)
