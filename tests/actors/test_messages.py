@@ -251,7 +251,8 @@ def test_a_commit_whose_answer_was_lost_is_not_applied_twice(
         await system.tell("account", "a", "deposit", amount=10)
         await system.tell("account", "a", "withdraw", amount=4, to="b")
         await handled(system, world)
-        assert calls[:2] == [True, False]
+        assert calls[0]
+        assert calls.count(False) == 1, "it was begun again, and found itself committed"
         assert await system.state("account", "a") == {"balance": 6, "history": [10]}
         assert await system.state("account", "b") == {"balance": 4, "history": [4]}
 
