@@ -121,6 +121,13 @@ def test_values_are_what_they_were(shop: Database, settings: str) -> None:
             db.rollback()
 
 
+def test_no_text_of_the_user_is_formatted_into_the_statement(db: Any) -> None:
+    (message,) = sent(db, lambda: fencing.advance(db, "it's mine; --", Fence("here", 42, "\\n")))
+    assert "present(" in message
+    assert not any(each in message for each in ("mine", "here", "\\n", "--"))
+    db.rollback()
+
+
 def test_who_has_cursors_of_another_class_sees_the_statement(shop: Database) -> None:
     seen: list[str] = []
 

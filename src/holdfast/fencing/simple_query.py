@@ -2,8 +2,9 @@
 
 A cursor of psycopg sends the BEGIN that opens a transaction as a message of its own, and waits for the
 answer: one round trip more. The simple query protocol takes several statements in one message. It has no
-place for values, so libpq writes them as literals, by the rules of this connection's encoding; a cursor that
-binds on the client's side (``psycopg.ClientCursor``) does the same. Only for ``Statement.is_short``.
+place for values, so numbers are written as digits and texts in hexadecimal, which the server decodes: what
+is formatted into the statement has no character that a statement could be made of, whatever the settings and
+the encoding of the connection are. Only for ``Statement.is_short``.
 
 Public names of psycopg are used: the connection's ``lock``, ``pgconn`` and ``wait``, and a generator that
 ``wait`` is for. Where a connection makes cursors of another class (to log, to trace), the statement goes
@@ -15,7 +16,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Generator
+from binascii import hexlify
+from collections.abc import Generator
 from typing import Any, Final
 
 from .plans import Result, Statement
@@ -70,7 +72,7 @@ def query(connection: Any, statement: Statement, begin: bytes | None) -> Generat
     if pgconn.status:
         raise sys.modules["psycopg"].OperationalError("the connection is closed")
     encoding = connection.info.encoding
-    text = _written(pgconn, statement, encoding)
+    text = _written(statement)
     pgconn.send_query(text if begin is None else begin + b"; " + text)
     last = (yield from sys.modules["psycopg.generators"].execute(pgconn))[-1]
     if last.status != _TUPLES_OK:
@@ -89,14 +91,15 @@ def _text(value: bytes | None, encoding: str) -> str | None:
     return None if value is None else value.decode(encoding)
 
 
-def _written(pgconn: Any, statement: Statement, encoding: str) -> bytes:
+def _written(statement: Statement) -> bytes:
     template, names = _template(statement.text)
-    escape = sys.modules["psycopg.pq"].Escaping(pgconn).escape_literal
-    return template % tuple(_literal(statement.values[name], escape, encoding) for name in names)
+    return template % tuple([_literal(statement.values[name]) for name in names])
 
 
-def _literal(value: Any, escape: Callable[[bytes], bytes], encoding: str) -> bytes:
-    return escape(value.encode(encoding)) if isinstance(value, str) else b"%d" % value
+def _literal(value: Any) -> bytes:
+    if isinstance(value, str):
+        return b"pg_catalog.convert_from(pg_catalog.decode('%s', 'hex'), 'UTF8')" % hexlify(value.encode())
+    return b"%d" % value
 
 
 @functools.lru_cache(64)
