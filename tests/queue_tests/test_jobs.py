@@ -9,6 +9,7 @@ import pytest
 import holdfast.queue
 from holdfast.errors import Conflict, InvalidArgument, StaleToken
 from holdfast.queue import Backoff, Job, JobCancelled, NewJob, Queue
+from holdfast.queue.calls import finish_many_call
 from holdfast.queue.cron import Every, parse_schedule
 from support import wait_until
 
@@ -308,6 +309,17 @@ def test_what_is_old_is_removed_by_claimants(url: str) -> None:
         queue._store.removals._at = 0.0
         queue.claim("a")
         assert sum(queue.counts().values()) == 0
+
+
+def test_claimants_remove_as_many_as_are_finished(url: str) -> None:
+    """Not a thousand each half-minute: a fast queue would grow for ever."""
+    with holdfast.queue.connect(url, retention=None) as queue:
+        queue.put_many([NewJob("a") for _ in range(2500)])
+        while jobs := queue.claim("a", limit=1000):
+            queue._store.run(finish_many_call((job, None) for job in jobs))
+        assert queue.counts()["finished"] == 2500
+    with holdfast.queue.connect(url, retention=0) as queue:
+        wait_until(lambda: not queue.claim("a") and not queue.counts()["finished"])
 
 
 def test_namespaces_are_apart(url: str, queue: Queue) -> None:

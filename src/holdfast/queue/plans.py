@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -250,13 +250,15 @@ class Claim:
     """Whether to look first what time has done; where too few jobs are found, it is looked in any case."""
     retention: float | None = None
     """Remove some of the jobs that were over so long ago."""
+    remove_more: Callable[[], None] = lambda: None
+    """To call if there may be more of them, so that one of the next claims removes those."""
 
 
 def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
     """The best jobs that are ready, by priority, then by age; each with a new token and a lease."""
     found: list[dict[str, Any]] = []
     if asked.retention is not None:
-        yield from _forget(session, asked.retention)
+        yield from _forget(session, asked)
     if asked.checks_events:
         yield from run_events(session)
     if asked.kinds is not None and len(asked.kinds) == 1 and session.texts.claims_at_once:
@@ -273,12 +275,14 @@ def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
     return _sorted(found)
 
 
-def _forget(session: Session, retention: float) -> Plan[None]:
+def _forget(session: Session, asked: Claim) -> Plan[None]:
     for state in ("finished", "cancelled"):
-        values = {"namespace": session.namespace, "state": state, "older_than": retention}
+        values = {"namespace": session.namespace, "state": state, "older_than": asked.retention}
         found: Result = yield Statement(session.texts.has_prunable, values)
         if found.rows:
-            yield Statement(session.texts.prune, values)
+            removed: Result = yield Statement(session.texts.prune, values)
+            if removed.changed >= BATCH:
+                asked.remove_more()
 
 
 def _sorted(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -65,6 +65,10 @@ class EventClock:
         self._at = now + self._seconds
         return True
 
+    def hurry(self) -> None:
+        """There is more to do, soon."""
+        self._at = min(self._at, boottime() + EVENTS_SECONDS)
+
 
 def session_on(table: Any, database: Database, namespace: str, is_own: bool) -> Session:
     if not is_own and table.dialect.name != database.dialect:

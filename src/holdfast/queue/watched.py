@@ -40,7 +40,7 @@ def _watched(gen: PQGen[T], seconds: float, is_silent: Callable[[], bool | None]
         except StopIteration as end:
             done: T = end.value
             return done
-        # During a wait, psycopg resumes the generator with 0 every 0.1 s (since psycopg 3.2).
+        # During a wait, psycopg resumes the generator with 0 every 0.1 s (since psycopg 3.2.4).
         answer = yield wanted
         now = time.monotonic()
         if answer or heard_at is None:
