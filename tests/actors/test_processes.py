@@ -20,6 +20,8 @@ import sys, holdfast.queue
 from holdfast import actors
 
 url, how, driver = sys.argv[1:4]
+# PostgreSQL ends the transaction of a process that was stopped in it after twice this time.
+io_timeout = 2
 
 class Counter:
     def __init__(self):
@@ -42,14 +44,14 @@ def register(system):
     print("ready", flush=True)
 
 if driver == "threads":
-    with holdfast.queue.connect(url) as queue:
+    with holdfast.queue.connect(url, io_timeout=io_timeout) as queue:
         system = actors.System(None, queue, lease=0.6)
         register(system)
         system.run()
 else:
     import asyncio, holdfast.queue.aio, holdfast.actors.aio
     async def main():
-        async with holdfast.queue.aio.connect(url) as queue:
+        async with holdfast.queue.aio.connect(url, io_timeout=io_timeout) as queue:
             system = holdfast.actors.aio.System(None, queue, lease=0.6)
             register(system)
             await system.run()

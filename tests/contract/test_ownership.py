@@ -192,6 +192,7 @@ async def test_a_lost_partition_is_reported_and_acquired_again(world: World) -> 
         on_lost=lambda partition, lease: events.append(("lost", lease.token)),
     )
     await crew.settled(1)
+    await world.until(lambda: len(events) == 1)
     token = member.lease_of(0).token
     assert await bob(crew.looking.break_lock, member.lease_of(0).name, reason="test") is not None
     await world.until(lambda: len(events) == 3, "it was not acquired again")

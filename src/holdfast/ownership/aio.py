@@ -160,7 +160,7 @@ class _TaskCallbacks(Callbacks):
             self._finish_loss(call)
 
     async def _call(self, call: Call) -> None:
-        for function in call.functions:
+        for function in self._functions_of(call):
             try:
                 result = function(call.held.partition, call.held.lease)
                 if inspect.isawaitable(result):

@@ -71,7 +71,7 @@ class Callbacks(ABC):
 
     def granted(self, held: Held) -> Any:
         lease = self._wrap(held.state)
-        lease.on_lost(lambda _: self._report_loss(Call("lost", held, self._functions["lost"])))
+        lease.on_lost(lambda _: self._report_loss(self._call_of_loss(held)))
         held.lease = lease
         return lease
 
@@ -86,7 +86,7 @@ class Callbacks(ABC):
         self._enqueue("revoked", held, self._functions["revoked"])
 
     def overdue(self, held: Held) -> None:
-        call = Call("lost", held, self._functions["lost"])
+        call = self._call_of_loss(held)
         if call.functions:
             self._begin(call)
             self._start(call)
@@ -104,7 +104,23 @@ class Callbacks(ABC):
         if is_first:
             self._start_chain(held.partition)
 
+    def _call_of_loss(self, held: Held) -> Call:
+        """Of nothing, if no function was called about its assignment yet: from here on, none will be."""
+        with self._guard:
+            held.is_loss_known = True
+            is_known = held.is_assignment_known or not held.informed
+            return Call("lost", held, self._functions["lost"] if is_known else ())
+
     # --- bookkeeping of the calls
+
+    def _functions_of(self, call: Call) -> tuple[Function, ...]:
+        """Those to be called now. After the loss of a partition, on_assigned and on_revoked come too late."""
+        with self._guard:
+            if call.event != "lost" and call.held.is_loss_known:
+                return ()
+            if call.event == "assigned":
+                call.held.is_assignment_known = True
+            return call.functions
 
     def _begin(self, call: Call) -> None:
         with self._guard:

@@ -133,7 +133,7 @@ class ThreadCallbacks(Callbacks):
         self._finish_loss(call)
 
     def _call(self, call: Call) -> None:
-        for function in call.functions:
+        for function in self._functions_of(call):
             try:
                 function(call.held.partition, call.held.lease)
             except BaseException as error:  # noqa: BLE001 - the other functions are called all the same

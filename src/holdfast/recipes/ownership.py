@@ -215,6 +215,8 @@ class Held:
     __slots__ = (
         "calls",
         "informed",
+        "is_assignment_known",
+        "is_loss_known",
         "is_loss_reported",
         "is_overdue",
         "lease",
@@ -235,6 +237,10 @@ class Held:
         """How many of the user's functions have been called, or are to be, and have not returned."""
         self.informed: list[Any] = []
         """The user's functions that know, or are to know, that it was assigned."""
+        self.is_assignment_known = False
+        """A function that has to know of its assignment was called."""
+        self.is_loss_known = False
+        """The functions that have to know of its loss are called, or were."""
         self.is_loss_reported = False
         """The user's functions that had to know of its loss have returned."""
 
