@@ -93,6 +93,8 @@ def _is_ours(frame: FrameType) -> bool:
         name = at.f_globals.get("__name__", "")
         if at.f_code.co_name == "__del__":
             return False  # what is raised there goes nowhere
+        if name == "logging":
+            return False  # it would keep its lock, and any other thread that logs would wait for ever
         if name == __name__:
             return called.startswith("holdfast.")
         called = name

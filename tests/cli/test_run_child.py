@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import holdfast
 from cli.tools import CommandLine
 from holdfast.fencing import parse_fence
+from support import wait_until
 
 PRINT_ENVIRONMENT = (
     "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('HOLDFAST')}))"
@@ -96,6 +98,18 @@ def test_the_holder_tells_what_runs_without_its_arguments(
     (holder,) = locks.inspect("x").holders
     assert holder.metadata == {"command": os.path.basename(sys.executable)}
     assert holder.pid == process.pid
+
+
+def test_a_command_whose_file_name_is_not_text(
+    command_line: CommandLine, locks: holdfast.Client, tmp_path: Path
+) -> None:
+    program = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.symlink("/bin/cat", program)
+    process = command_line.start("run", "x", os.fsdecode(program))
+    wait_until(lambda: bool(locks.inspect("x").holders))
+    assert locks.inspect("x").holders[0].metadata == {"command": "caf\\xe9"}
+    process.close_stdin()
+    assert process.wait() == 0
 
 
 def test_options_may_stand_on_either_side_of_the_name(command_line: CommandLine) -> None:

@@ -20,6 +20,7 @@ from holdfast.errors import EngineUnavailable
 from holdfast.lab.servers import Etcd, PostgreSQL, Redis
 from holdfast.protocols.client_state import ClientState
 from holdfast.protocols.records import acquisition, releases
+from support import interrupted_after
 
 SECONDS = 2.5
 """Half of ``io_timeout``, and five times what is promised."""
@@ -242,3 +243,17 @@ def test_at_a_foreign_port_nothing_is_withdrawn(
 ) -> None:
     refusal(driver, URLS[engine].format(port=serve(HTTP)))
     assert withdrawals == []
+
+
+@ENGINES
+def test_an_interrupt_while_connecting_leaves_nothing_to_withdraw(
+    engine: str, withdrawals: list[object], serve: Callable[[bytes | None], int]
+) -> None:
+    """Ctrl-C ends the call at once, and the client as well."""
+    with holdfast.connect(URLS[engine].format(port=serve(None))) as locks:
+        lock = locks.lock("x")
+        with pytest.raises(KeyboardInterrupt), interrupted_after(0.2):
+            lock.acquire()
+        interrupted = time.monotonic()
+    assert withdrawals == [] or engine == "redlock"  # it asks all nodes at once: some may have been sent it
+    assert time.monotonic() - interrupted < SECONDS

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import itertools
 import shutil
 import sqlite3
+import sys
+import sysconfig
 import tempfile
 import types
 from collections.abc import Callable, Iterator
@@ -40,6 +43,11 @@ DATABASES = [
     pytest.param("mariadb", marks=pytest.mark.engine("mariadb")),
 ]
 
+_DEBIANS_MODULES = Path("/usr/lib/python3/dist-packages")
+_IS_FOR_THIS_PYTHON = (_DEBIANS_MODULES / f"MySQLdb/_mysql{sysconfig.get_config_var('EXT_SUFFIX')}").exists()
+# It has no wheels, so it is Debian's, which is for one version of Python.
+_MYSQLCLIENT = ["mysqlclient"] if _IS_FOR_THIS_PYTHON else []
+
 DRIVERS = [
     pytest.param("sqlite", "sqlite3"),
     pytest.param("sqlite", "django"),
@@ -51,7 +59,7 @@ DRIVERS = [
     ),
     *(
         pytest.param("mariadb", driver, marks=pytest.mark.engine("mariadb"))
-        for driver in ("pymysql", "connector", "django", "sqlalchemy", "session")
+        for driver in ("pymysql", "connector", *_MYSQLCLIENT, "django", "sqlalchemy", "session")
     ),
 ]
 
@@ -185,6 +193,21 @@ def _connector(database: Database, **options: Any) -> Client:
     return _plain(mysql.connector.connect(**where, **options))
 
 
+@functools.cache
+def _mysqldb() -> Any:
+    """mysqlclient's module, and nothing else of that folder."""
+    sys.path.append(str(_DEBIANS_MODULES))
+    try:
+        return importlib.import_module("MySQLdb.connections")
+    finally:
+        sys.path.remove(str(_DEBIANS_MODULES))
+
+
+def _mysqlclient(database: Database, **options: Any) -> Client:
+    where = {"host": database.host, "port": database.port, "user": "holdfast", "db": database.name}
+    return _plain(_mysqldb().Connection(**where, **options))
+
+
 def _django(database: Database, **options: Any) -> Client:
     import django
     from django.conf import settings
@@ -193,7 +216,9 @@ def _django(database: Database, **options: Any) -> Client:
     if not settings.configured:
         settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
         django.setup()
-    if database.kind == "mariadb":
+    if database.kind == "mariadb" and _MYSQLCLIENT:
+        _mysqldb()
+    elif database.kind == "mariadb":
         import pymysql
 
         pymysql.install_as_MySQLdb()
@@ -278,6 +303,7 @@ _OPEN: types.MappingProxyType[str, Callable[..., Client]] = types.MappingProxyTy
         "pymysql": _first,
         "psycopg2": _psycopg2,
         "connector": _connector,
+        "mysqlclient": _mysqlclient,
         "django": _django,
         "sqlalchemy": _sqlalchemy,
         "session": _session,

@@ -50,12 +50,13 @@ async def aiosqlite_connection(database: Database) -> AsyncIterator[tuple[Any, E
         yield connection, execute
 
 
-def engine_of(database: Database, driver: str | None = None) -> Any:
+def engine_of(database: Database, driver: str | None = None, **options: Any) -> Any:
     from sqlalchemy import NullPool
     from sqlalchemy.ext.asyncio import create_async_engine
 
     usual = {"sqlite": "aiosqlite", "postgresql": "psycopg", "mariadb": "aiomysql"}[database.kind]
-    return create_async_engine(database.sqlalchemy_url(driver or usual), poolclass=NullPool)
+    url = database.sqlalchemy_url(driver or usual)
+    return create_async_engine(url, poolclass=NullPool, **options)
 
 
 @asynccontextmanager
@@ -72,11 +73,13 @@ async def sqlalchemy_connection(
 
 
 @asynccontextmanager
-async def sqlalchemy_session(database: Database) -> AsyncIterator[tuple[Any, Execute]]:
+async def sqlalchemy_session(
+    database: Database, driver: str | None = None
+) -> AsyncIterator[tuple[Any, Execute]]:
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    async with AsyncSession(engine_of(database)) as session:
+    async with AsyncSession(engine_of(database, driver)) as session:
 
         async def execute(statement: str) -> Any:
             result: Any = await session.execute(text(statement))
@@ -102,6 +105,53 @@ def test_the_same_story_awaited(kind: str, opened: Callable[[Database], Opened])
     async def main() -> None:
         async with opened(new_database(kind)) as (db, execute):
             await story(db, execute)
+
+    asyncio.run(main())
+
+
+ON_POSTGRESQL, ON_MARIADB = pytest.mark.engine("postgresql"), pytest.mark.engine("mariadb")
+# Drivers that only SQLAlchemy knows.
+BENEATH_SQLALCHEMY = [
+    pytest.param("postgresql", "asyncpg", marks=ON_POSTGRESQL),
+    pytest.param("mariadb", "asyncmy", marks=ON_MARIADB),
+]
+
+
+@pytest.mark.parametrize("opened", [sqlalchemy_connection, sqlalchemy_session])
+@pytest.mark.parametrize(("kind", "driver"), BENEATH_SQLALCHEMY)
+def test_the_same_story_through_sqlalchemy(kind: str, driver: str, opened: Any) -> None:
+    async def main() -> None:
+        async with opened(new_database(kind), driver) as (db, execute):
+            await story(db, execute)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "driver"),
+    [
+        *BENEATH_SQLALCHEMY,
+        pytest.param("sqlite", "aiosqlite"),
+        pytest.param("postgresql", "psycopg", marks=ON_POSTGRESQL),
+    ],
+)
+def test_sqlalchemy_in_autocommit_mode_would_guard_nothing(kind: str, driver: str) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    async def main() -> None:
+        database = new_database(kind)
+        with closing(database.connect()) as blocking:
+            fencing.install(blocking)
+            blocking.commit()
+        engine = engine_of(database, driver, isolation_level="AUTOCOMMIT")
+        for opened in (engine.connect, lambda: AsyncSession(engine)):
+            async with opened() as db:
+                with pytest.raises(InvalidArgument, match="guard"):
+                    await aio.enforce(db, "invoices", lease(41))
+            async with opened() as db:
+                with pytest.raises(InvalidArgument, match="autocommit"):
+                    async with aio.transaction(db, lease(41)):
+                        raise AssertionError("it was run")
 
     asyncio.run(main())
 

@@ -15,7 +15,16 @@ import pytest
 
 import holdfast
 import holdfast.aio
-from holdfast import Client, Conflict, HoldfastError, InvalidArgument, Lease, LockLost, StaleToken
+from holdfast import (
+    Client,
+    Conflict,
+    EngineUnavailable,
+    HoldfastError,
+    InvalidArgument,
+    Lease,
+    LockLost,
+    StaleToken,
+)
 from holdfast.engines.etcd import wire_pb2 as wire
 from holdfast.fencing import AsyncFencedEtcd, FencedEtcd, etcd_compares
 from holdfast.model import Fence
@@ -346,3 +355,15 @@ def test_a_lease_of_any_engine(guard: FencedEtcd, key: str) -> None:
             with pytest.raises(StaleToken):
                 guard.put(key, "stale", stale)
     assert value_of(key) == "1"
+
+
+def test_an_answer_that_is_none_is_never_taken_for_an_empty_one() -> None:
+    """``call`` may leave it to its caller to look at the status."""
+    said = {"error": "etcdserver: permission denied", "code": 7}
+    guard = FencedEtcd(lambda path, body: said, "x")
+    for ask in (guard.newest, lambda: guard.put("k", "v", NEW), lambda: guard.advance(NEW)):
+        with pytest.raises(EngineUnavailable, match=r"permission denied.*raise_for_status"):
+            ask()
+    no_function: Any = None
+    with pytest.raises(InvalidArgument, match="asks etcd's gateway"):
+        FencedEtcd(no_function, "x")

@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -153,10 +154,16 @@ def passes(file: FencedFile) -> Callable[[int], bool]:
 # What is refused before anything is touched
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "folder/", "..", "x" * 246])
-def test_names_that_cannot_be_guarded(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "a\0b", "folder/", "..", "x" * 246, None, 5, b"data"])
+def test_names_that_cannot_be_guarded(name: Any) -> None:
     with pytest.raises(InvalidArgument):
         FencedFile(name)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "10", None])
+def test_timeouts_that_are_none(timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match="timeout"):
+        FencedFile("data", timeout=timeout)
 
 
 def test_the_longest_name(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import wsgiref.util
 import wsgiref.validate
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,6 +136,24 @@ def test_the_server_says_what_a_request_is_about() -> None:
     assert understood(without("Fencing-Resource"), "invoices").resource == "invoices"
     assert understood(GOOD, "invoices").resource == "invoices"
     assert "names 'invoices'" in refusal(GOOD, "customers").detail
+
+
+@pytest.mark.parametrize("middleware", [fencing.FencingMiddleware, fencing.WSGIFencingMiddleware])
+@pytest.mark.parametrize(
+    ("connection", "options", "complaint"),
+    [
+        (object(), {}, "not a connection that requests would share"),
+        (open, {"resource": ""}, "must be text"),
+        (open, {"resource": 5}, "must be text"),
+        (open, {"unguarded_methods": "GET"}, r"\('GET',\)"),
+        (open, {"max_body_bytes": -1}, "0 or more"),
+    ],
+)
+def test_middlewares_refuse_wrong_options_when_they_are_made(
+    middleware: Any, connection: Any, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=complaint):
+        middleware(None, connection, **options)
 
 
 @pytest.mark.parametrize(
@@ -660,6 +678,45 @@ def test_httpx_sends_the_headers_beside_another_authentication() -> None:
         sent = json.loads(asking.post("http://shop/").headers["X-Asked"])
     assert {name.lower(): value for name, value in as_holder(41).items()}.items() <= sent.items()
     assert sent["authorization"].startswith("Basic ")
+
+
+class SignsByIO(httpx.Auth):
+    """An authentication that asks somebody: httpx has it bring both flows, and no ``auth_flow``."""
+
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["Authorization"] = "asked"
+        yield request
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        request.headers["Authorization"] = "awaited"
+        yield request
+
+
+@pytest.mark.realtime
+def test_httpx_beside_an_authentication_that_does_io() -> None:
+    auth = fencing.httpx_auth(holder(41), auth=SignsByIO())
+    with httpx.Client(transport=answering(200, {}), auth=auth) as asking:
+        assert json.loads(asking.post("http://shop/").headers["X-Asked"])["authorization"] == "asked"
+
+    async def main() -> None:
+        async with httpx.AsyncClient(transport=answering(200, {}), auth=auth) as asking:
+            answer = await asking.post("http://shop/")
+            assert json.loads(answer.headers["X-Asked"])["authorization"] == "awaited"
+
+    asyncio.run(main())
+    pair: Any = ("user", "password")
+    with pytest.raises(InvalidArgument, match=r"httpx\.BasicAuth"):
+        fencing.httpx_auth(holder(41), auth=pair)
+
+
+def test_httpx_leaves_a_body_to_be_streamed() -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=iter([b"a", b"b"])))
+    with (
+        httpx.Client(transport=transport, auth=fencing.httpx_auth(holder(41))) as asking,
+        asking.stream("GET", "http://shop/") as answer,
+    ):
+        assert not answer.is_stream_consumed
+        assert b"".join(answer.iter_bytes()) == b"ab"
 
 
 def test_httpx_raises_what_the_server_refused() -> None:

@@ -108,7 +108,13 @@ def test_read_leases_and_text_are_refused_before_any_request(guarded: FencedObje
 
 @pytest.mark.parametrize(
     ("bucket", "key", "options"),
-    [("", "k", {}), ("b", "", {}), ("b", "k" * 1000, {}), ("b", "k", {"layout": "metadata"})],
+    [
+        ("", "k", {}),
+        ("b", "", {}),
+        ("b", "k" * 1000, {}),
+        ("b", "\ud800", {}),
+        ("b", "k", {"layout": "metadata"}),
+    ],
 )
 def test_arguments(bucket: str, key: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):

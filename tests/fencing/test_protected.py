@@ -196,7 +196,7 @@ def test_names_are_quoted_and_may_have_a_schema(shop: Database, db: Any) -> None
         db.commit()
 
 
-NO_TABLES: list[Any] = ["", "a.b.c", "x\0", ("", "a"), (), "x" * 300, ("a", 7), "\ud800", " "]
+NO_TABLES: list[Any] = ["", "a.b.c", "x\0", ("", "a"), (), "x" * 300, ("a", 7), "\ud800", " ", None, 5]
 
 
 @pytest.mark.parametrize("name", NO_TABLES, ids=ascii)
@@ -246,6 +246,16 @@ def test_tables_that_are_not_there_or_no_tables(db: Any) -> None:
     db.rollback()
     execute(db, "DROP VIEW totals")
     db.commit()
+
+
+def test_a_table_without_the_tokens_column(db: Any) -> None:
+    fencing.unprotect_table(db, "invoice")
+    db.commit()
+    for call in (fencing.fenced_update, fencing.fenced_upsert):
+        with pytest.raises(Exception, match="fencing_token") as caught:
+            call(db, "invoice", {"a": 1, "b": 1}, 42, {"total": 1})
+        assert any("token_column=" in note for note in caught.value.__notes__)
+        db.rollback()
 
 
 def test_a_composite_key_names_one_row(db: Any) -> None:
@@ -357,6 +367,18 @@ def test_sqlite_a_process_without_holdfast_is_refused_and_cascades_are_seen() ->
     assert "no such function: holdfast_fence_presented" in stranger.stderr
 
 
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_table_of_a_database_without_a_guard_is_not_made_unwritable(kind: str) -> None:
+    with closing(new_database(kind).connect()) as db:
+        execute(db, "CREATE TABLE invoice (id INTEGER PRIMARY KEY)")
+        db.commit()
+        with pytest.raises(InvalidArgument, match=r"fencing\.install"):
+            fencing.protect_table(db, "invoice", "invoices")
+        db.rollback()
+        execute(db, "INSERT INTO invoice VALUES (1)")
+        db.rollback()
+
+
 def test_sqlite_a_guard_of_an_earlier_version_is_brought_up_to_date() -> None:
     with closing(sqlite3.connect(":memory:")) as db:
         db.execute(
@@ -425,6 +447,10 @@ def test_only_fences_that_are_old_enough_are_pruned(shop: Database, db: Any) -> 
     for seconds in (0, -1, 86_399, float("nan")):
         with pytest.raises(InvalidArgument, match="at least a day"):
             fencing.prune(db, seconds)
+    no_seconds: list[Any] = ["90d", None, float("inf"), 1e300]
+    for each in no_seconds:
+        with pytest.raises(InvalidArgument, match="as a number"):
+            fencing.prune(db, each)
     assert fencing.prune(db, 30 * 86_400) == 1
     assert fencing.prune(db, 30 * 86_400) == 0
     db.commit()

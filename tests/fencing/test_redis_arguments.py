@@ -100,6 +100,11 @@ def test_what_is_no_client_of_the_kind() -> None:
         (lambda guard: guard.delete(lease=NEW), "no keys are given"),
         (lambda guard: guard.hset("k", {}, NEW), "the mapping is empty"),
         (lambda guard: guard.move(""), "source is empty"),
+        (lambda guard: guard.set(5, 1, NEW), "keys are text or bytes"),
+        (lambda guard: guard.set(None, 1, NEW), "keys are text or bytes"),
+        (lambda guard: guard.delete(["a", "b"], lease=NEW), "one argument for each"),
+        (lambda guard: guard.hset("k", [("a", 1)], NEW), "no mapping"),
+        (lambda guard: guard.eval(b"return 1", [], [], NEW), "not text"),
     ],
 )
 def test_bad_input_is_refused(write: Callable[[FencedRedis], object], match: str) -> None:

@@ -309,8 +309,17 @@ def test_a_resource_of_any_name(client: Any, path: str, resource: str) -> None:
     assert len(client.get_children(folder)) == 1
 
 
+class Untouched:
+    """A client that must not be used."""
+
+    def transaction(self) -> Any:
+        raise AssertionError("a request was sent")
+
+
 def test_bad_input_is_refused_before_any_request() -> None:
-    untouched = cast("Any", None)
+    untouched = Untouched()
+    with pytest.raises(InvalidArgument, match="no client of kazoo"):
+        FencedZooKeeper(None, "x")
     with pytest.raises(InvalidArgument, match="resource is empty"):
         FencedZooKeeper(untouched, "")
     guard = FencedZooKeeper(untouched, "invoices")

@@ -151,7 +151,7 @@ class Process:
         kinds = self.system._job_kinds()
         while True:
             try:
-                jobs = await self.queue.claim(kinds, limit=1, lease=LEASE_SECONDS)
+                jobs = await self.queue._claim(kinds, 1, LEASE_SECONDS)  # ``claim`` needs an event loop
             except EngineUnavailable:
                 jobs = []
             if not jobs:

@@ -244,10 +244,10 @@ def the_lock_is_taken_without_a_second_look() -> Any:
     shipped = recipe._look
     seen: dict[int, Any] = {}
 
-    async def once(client_state: Any, operation: Any) -> Any:
+    async def once(client_state: Any, operation: Any, caller: Any = None) -> Any:
         if id(operation) in seen and seen[id(operation)][0] is operation:
             return seen[id(operation)][1]
-        found = await shipped(client_state, operation)
+        found = await shipped(client_state, operation, caller)
         seen[id(operation)] = operation, found
         return found
 

@@ -93,6 +93,7 @@ def test_a_locked_row_is_a_time_out_that_leaves_the_transaction_whole(
         "psycopg2",
         "pymysql",
         "mysql",
+        "MySQLdb",
     }
     assert "new table" in caught.value.name
     other.rollback()

@@ -70,7 +70,7 @@ class Plan:
             "max_hold": self.max_hold,
             # Only the name of the command: its arguments may contain secrets, and other users may inspect a
             # lock.
-            "metadata": {"command": os.path.basename(self.command[0])},
+            "metadata": {"command": _as_text(os.path.basename(self.command[0]))},
         }
         match self.mode:
             case "read":
@@ -335,6 +335,11 @@ def _refusal(plan: Plan, around: Held) -> str:
 def _inherited(plan: Plan) -> dict[str, str]:
     """The environment for the command. With --no-url it has no URL, wherever the URL came from."""
     return {key: value for key, value in os.environ.items() if plan.passes_url or key != "HOLDFAST_URL"}
+
+
+def _as_text(file_name: str) -> str:
+    """A file name may be any bytes. Those that are not UTF-8 are escaped."""
+    return os.fsencode(file_name).decode("utf-8", "backslashreplace")
 
 
 def _at_a_terminal() -> bool:

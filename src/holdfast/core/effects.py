@@ -33,6 +33,8 @@ __all__ = [
     "TransientError",
     "Unlisten",
     "Wait",
+    "mark_never_sent",
+    "never_sent",
 ]
 
 T = TypeVar("T")
@@ -52,6 +54,18 @@ class NotApplied(TransientError):
 
 class OutcomeUnknown(TransientError):
     """The request may have been applied: check before trying again."""
+
+
+def never_sent(error: BaseException) -> bool:
+    """Whether the failed request cannot have reached the engine, so that there is nothing to withdraw.
+
+    Besides errors, interrupts say so: one that comes while a connection is opened.
+    """
+    return getattr(error, "nothing_was_sent", False) is True
+
+
+def mark_never_sent(error: BaseException, unsent: bool = True) -> None:
+    error.__dict__["nothing_was_sent"] = unsent
 
 
 @dataclass(slots=True)

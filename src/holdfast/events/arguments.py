@@ -63,7 +63,7 @@ def check_mapping(value: Mapping[str, Any], what: str) -> str:
         raise InvalidArgument(f"{what} is a mapping, for example {{'type': 'opened'}}; it is {_kind(value)}")
     _check_keys(value, what)
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"), default=_mapping)
+        text = _encoder.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} is no JSON ({error}): use text, numbers, true, false, None, lists and mappings of these"
@@ -109,6 +109,9 @@ def _mapping(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a {type(value).__name__} is in it")
+
+
+_encoder: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_mapping)
 
 
 def check_expected(version: int | None) -> int | None:

@@ -19,22 +19,32 @@ _ORDERING: Final = 0x686F6C62
 _WAITING: Final = 0x686F6C63
 """The first halves of the keys of advisory locks; the other half is the schema's."""
 
-_APPEND_ONE: Final = f"""\
-INSERT INTO @schema@.event (stream, version, data)
-SELECT CAST(:stream AS text), found.version + 1, CAST(:event AS json)
-FROM (
-    SELECT coalesce((
-        SELECT e.version FROM @schema@.event AS e WHERE e.stream = CAST(:stream AS text)
-        ORDER BY e.version DESC LIMIT 1
-    ), 0) AS version
-) AS found
-WHERE CAST(:expected AS bigint) IS NULL OR found.version = CAST(:expected AS bigint)
+_RETURNING: Final = f"""\
 ON CONFLICT DO NOTHING
 RETURNING version,
     CASE WHEN pg_try_advisory_lock({_WAITING}, hashtext('@schema@'))
          THEN CAST(pg_advisory_unlock({_WAITING}, hashtext('@schema@')) AS text)
-         ELSE CAST(pg_notify('@schema@', '') AS text) END AS notified"""  # noqa: S608 - the schema's name is checked
-"""``append_1`` for one event: no row is returned where it has to decide."""
+         ELSE CAST(pg_notify('@schema@', '') AS text) END AS notified"""
+
+_APPEND_AFTER: Final = f"""\
+INSERT INTO @schema@.event (stream, version, data)
+SELECT CAST(:stream AS text), CAST(:expected AS bigint) + 1, CAST(:event AS json)
+WHERE CAST(:expected AS bigint) = 0 OR EXISTS (
+    SELECT FROM @schema@.event AS e
+    WHERE e.stream = CAST(:stream AS text) AND e.version = CAST(:expected AS bigint)
+)
+{_RETURNING}"""  # noqa: S608 - the schema's name is checked
+"""``append_1`` for one event after a version: no row is returned if that function has to decide. If another
+event followed that version, the primary key refuses this one: there is no need to find the newest version."""
+
+_APPEND_ONE: Final = f"""\
+INSERT INTO @schema@.event (stream, version, data)
+SELECT CAST(:stream AS text), coalesce((
+    SELECT e.version FROM @schema@.event AS e WHERE e.stream = CAST(:stream AS text)
+    ORDER BY e.version DESC LIMIT 1
+), 0) + 1, CAST(:event AS json)
+{_RETURNING}"""  # noqa: S608 - the schema's name is checked
+"""The same after whatever is there."""
 
 
 @cache
@@ -56,6 +66,7 @@ class PostgresqlStore:
     def __init__(self, schema: str, is_pooled: bool = False) -> None:
         self.schema = schema
         self._is_pooled = is_pooled
+        self._append_after = _APPEND_AFTER.replace("@schema@", schema)
         self._append_one = _APPEND_ONE.replace("@schema@", schema)
 
     def is_installed(self) -> Plan[bool]:
@@ -77,9 +88,12 @@ class PostgresqlStore:
     def append(self, stream: str, events: Sequence[str], expected: int | None) -> Plan[Appended]:
         """A single event, which is the usual number, mostly needs no function: that takes half the time."""
         if len(events) == 1:
-            inserted: Result = yield Statement(
-                self._append_one, {"stream": stream, "event": events[0], "expected": expected}
-            )
+            values: dict[str, object] = {"stream": stream, "event": events[0]}
+            if expected is None:
+                statement = Statement(self._append_one, values)
+            else:
+                statement = Statement(self._append_after, {**values, "expected": expected})
+            inserted: Result = yield statement
             if inserted.rows:
                 return Appended(True, int(inserted.rows[0][0]))
         result: Result = yield Statement(

@@ -132,7 +132,8 @@ if not TYPE_CHECKING:
         """Guards are imported when they are first used: ``holdfast run`` needs only the text of a grant."""
         if name not in _IMPORTED_WHEN_USED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_IMPORTED_WHEN_USED[name], __name__), name)
+        found = globals()[name] = getattr(import_module(_IMPORTED_WHEN_USED[name], __name__), name)
+        return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

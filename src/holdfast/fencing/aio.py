@@ -57,7 +57,9 @@ if not TYPE_CHECKING:
         """The awaited guards of other storages, under the names that the blocking ones have."""
         if name not in _IMPORTED_WHEN_USED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_IMPORTED_WHEN_USED[name], __package__), f"Async{name}")
+        module = import_module(_IMPORTED_WHEN_USED[name], __package__)
+        found = globals()[name] = getattr(module, f"Async{name}")
+        return found
 
 
 async def install(connection: Executes) -> None:

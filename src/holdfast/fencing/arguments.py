@@ -131,7 +131,8 @@ def _checked_token(token: object) -> int:
 
 
 def _peers_of(lease: object) -> tuple[int, ...]:
-    return tuple(sorted({_checked_token(peer) for peer in getattr(lease, "peers", ())}))
+    peers = getattr(lease, "peers", ())
+    return tuple(sorted({_checked_token(peer) for peer in peers})) if peers else ()
 
 
 def _check_text(what: str, text: object) -> None:

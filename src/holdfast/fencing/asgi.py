@@ -31,7 +31,7 @@ from .http import (
     stale_problem,
 )
 from .sql import transaction
-from .wsgi import CONNECTION, FENCE, FIRST_ERROR_STATUS, RolledBack, is_guarded, resource_of
+from .wsgi import CONNECTION, FENCE, FIRST_ERROR_STATUS, RolledBack, check_options, is_guarded, resource_of
 
 __all__ = ["FencingMiddleware", "HeldResponse", "read_body", "refuse", "replayed"]
 
@@ -70,6 +70,7 @@ class FencingMiddleware:
         unguarded_methods: Collection[str] = SAFE_METHODS,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        check_options(connection, resource, unguarded_methods, max_body_bytes)
         self._app = app
         self._connection = connection
         self._resource = resource

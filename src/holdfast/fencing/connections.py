@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from .dialects import Control, CreateFunction, SqlDialect
 from .mariadb import MariadbDialect
 from .plans import Result, Statement
 from .postgresql import PostgresqlDialect
+from .simple_query import IDLE, begin_of, fits, is_in_pipeline, query
 from .sqlite import SqliteDialect
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "pyformat",
     "rows_of",
     "table_of",
+    "written",
 ]
 
 SQLITE: Final = SqliteDialect()
@@ -89,6 +91,8 @@ class FenceTable:
             return self.execute(request)
         if request is Control.BEGIN:
             self.begin()
+        elif request is Control.BEGIN_WITH_NEXT:
+            self.begin_with_next()
         elif request is Control.FLUSH:
             self.flush()
         elif request is Control.COMMIT:
@@ -128,6 +132,10 @@ class FenceTable:
 
     def begin(self) -> None:
         raise NotImplementedError
+
+    def begin_with_next(self) -> None:
+        """Begin, now or with the statement that is executed next."""
+        self.begin()
 
     def commit(self) -> None:
         self.connection.commit()
@@ -207,10 +215,71 @@ class PsycopgState:
 
     dialect: SqlDialect = POSTGRESQL
     connection: Any
+    begins_with_next = False
+    """In autocommit mode: the transaction that was asked for begins with the next statement."""
 
     @property
     def is_always_in_a_transaction(self) -> bool:
         return False
+
+    def in_transaction(self) -> bool:
+        return bool(self.connection.pgconn.transaction_status)
+
+    def commits_at_once(self) -> bool | Statement:
+        return bool(self.connection.autocommit) and not self.in_transaction()
+
+    def has_reported(self, setting: str) -> bool:
+        pgconn = self.connection.pgconn
+        # In a pipeline the server may have reported something that has not been read yet.
+        return (
+            pgconn.transaction_status == IN_ORDER
+            and not is_in_pipeline(pgconn)
+            and pgconn.parameter_status(setting.encode()) == b"on"
+        )
+
+    def begin_in_one_message(self) -> bytes | None:
+        """The BEGIN that the next statement is to be sent with, if any."""
+        begins, self.begins_with_next = self.begins_with_next, False
+        if begins or (self.connection.pgconn.transaction_status == IDLE and not self.connection.autocommit):
+            return begin_of(self.connection)
+        return None
+
+
+_AT_ONCE: Final = nullcontext()
+
+
+class PsycopgTable(PsycopgState, FenceTable):
+    def execute(self, statement: Statement) -> Result:
+        connection = self.connection
+        if fits(connection, statement):
+            with connection.lock:
+                begin = self.begin_in_one_message()
+                result: Result = connection.wait(query(connection, statement, begin))
+                return result
+        if self.begins_with_next:
+            self.begin()
+        # Not closed: it has nothing on the server, and rows may be fetched after the transaction.
+        cursor = self.own_cursor()
+        # Within the user's pipeline one of our own, whose end waits for the answers.
+        with connection.pipeline() if is_in_pipeline(connection.pgconn) else _AT_ONCE:
+            cursor.execute(*written(statement))
+        names = names_in(cursor)
+        return Result(cursor.rowcount, cursor.fetchall() if names else (), names)
+
+    def own_cursor(self) -> Any:
+        return self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
+
+    def begin(self) -> None:
+        self.begins_with_next = False
+        if self.connection.autocommit:
+            self.execute(Statement(begin_of(self.connection).decode()))
+
+    def begin_with_next(self) -> None:
+        self.begins_with_next = bool(self.connection.autocommit)
+
+
+class Psycopg2Table(FenceTable):
+    dialect: SqlDialect = POSTGRESQL
 
     def in_transaction(self) -> bool:
         return int(self.connection.info.transaction_status) != 0
@@ -220,34 +289,8 @@ class PsycopgState:
 
     def has_reported(self, setting: str) -> bool:
         info = self.connection.info
-        # In a pipeline the server may have reported something that has not been read yet.
-        return (
-            info.transaction_status == IN_ORDER
-            and not getattr(info, "pipeline_status", 0)
-            and info.parameter_status(setting) == "on"
-        )
+        return int(info.transaction_status) == IN_ORDER and bool(info.parameter_status(setting) == "on")
 
-
-class PsycopgTable(PsycopgState, FenceTable):
-    def execute(self, statement: Statement) -> Result:
-        # Not closed: it has nothing on the server, and rows may be fetched after the transaction.
-        cursor = self.own_cursor()
-        if statement.values:
-            cursor.execute(pyformat(statement.text), statement.values)
-        else:
-            cursor.execute(statement.text)
-        names = names_in(cursor)
-        return Result(cursor.rowcount, cursor.fetchall() if names else (), names)
-
-    def own_cursor(self) -> Any:
-        return self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
-
-    def begin(self) -> None:
-        if self.connection.autocommit:
-            self.execute(Statement("BEGIN"))
-
-
-class Psycopg2Table(PsycopgState, FenceTable):
     def own_cursor(self) -> Any:
         return self.connection.cursor(cursor_factory=sys.modules["psycopg2.extensions"].cursor)
 
@@ -383,10 +426,12 @@ class SqlalchemyTable(FenceTable):
         if dialect is None:
             raise InvalidArgument(_unknown_database(name))
         self.dialect = dialect
+        self._has_executed = False
 
     def execute(self, statement: Statement) -> Result:
         text = sys.modules["sqlalchemy"].text(_text_for_sqlalchemy(statement.text))
         result = self.connection.execute(text, dict(statement.values))
+        self._has_executed = True
         if not result.returns_rows:
             return Result(result.rowcount)
         return Result(result.rowcount, [tuple(row) for row in result], tuple(result.keys()))
@@ -408,7 +453,20 @@ class SqlalchemyTable(FenceTable):
         sync = self.connection.connection() if self._is_session else self.connection
         driver = sync.connection.driver_connection
         binding = _STATES.get(family_of(driver) or "")
-        return False if binding is None else binding(driver).commits_at_once()
+        if binding is not None:
+            at_once: bool | Statement = binding(driver).commits_at_once()
+            return at_once
+        return self._commits_at_once_through(sync.connection.dbapi_connection, driver)
+
+    def _commits_at_once_through(self, dbapi: Any, driver: Any) -> bool | Statement:
+        """The same of a driver that only SQLAlchemy knows (asyncpg, asyncmy, pg8000, …)."""
+        if getattr(dbapi, "autocommit", None) is False:
+            return False
+        if hasattr(driver, "get_autocommit") and hasattr(driver, "get_transaction_status"):
+            return bool(driver.get_autocommit()) and not driver.get_transaction_status()
+        if not self._has_executed:
+            return False  # the answer after the check counts
+        return self.dialect.ask_whether_it_commits_at_once or False
 
     def begin(self) -> None:
         """SQLAlchemy begins with the first statement."""
@@ -551,6 +609,11 @@ def pyformat(text: str, doubles_percent: bool = True) -> str:
         return f"%({found[1]})s" if found[1] else found[0]
 
     return _VALUE.sub(written, text.replace("%", "%%") if doubles_percent else text)
+
+
+def written(statement: Statement) -> tuple[Any, ...]:
+    """What ``execute`` of a cursor of psycopg is given. Without values a percent sign is one."""
+    return (pyformat(statement.text), statement.values) if statement.values else (statement.text,)
 
 
 @functools.lru_cache(256)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import nullcontext
+from typing import Any, Final, Protocol
 
 from ..errors import InvalidArgument
 from .connections import (
@@ -20,12 +21,13 @@ from .connections import (
     family_of,
     is_asynchronous,
     names_in,
-    pyformat,
     rows_of,
     table_of,
+    written,
 )
 from .dialects import Control, CreateFunction, TableState
 from .plans import Done, Plan, Result, Statement, run, run_async
+from .simple_query import begin_of, fits, is_in_pipeline, query
 
 __all__ = ["Runner", "runner_of"]
 
@@ -43,7 +45,11 @@ class _AsyncTable(TableState, Protocol):
 
     async def execute(self, statement: Statement) -> Result: ...
     async def begin(self) -> None: ...
+    async def begin_with_next(self) -> None: ...
     async def create_function(self, request: CreateFunction) -> None: ...
+
+
+_AT_ONCE: Final = nullcontext()
 
 
 class _PsycopgTable(PsycopgState):
@@ -51,18 +57,28 @@ class _PsycopgTable(PsycopgState):
         self.connection = connection
 
     async def execute(self, statement: Statement) -> Result:
+        connection = self.connection
+        if fits(connection, statement):
+            async with connection.lock:
+                begin = self.begin_in_one_message()
+                result: Result = await connection.wait(query(connection, statement, begin))
+                return result
+        if self.begins_with_next:
+            await self.begin()
         # Not closed, as in PsycopgTable.
-        cursor = self.connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
-        if statement.values:
-            await cursor.execute(pyformat(statement.text), statement.values)
-        else:
-            await cursor.execute(statement.text)
+        cursor = connection.cursor(row_factory=sys.modules["psycopg.rows"].tuple_row)
+        async with connection.pipeline() if is_in_pipeline(connection.pgconn) else _AT_ONCE:
+            await cursor.execute(*written(statement))
         names = names_in(cursor)
         return Result(cursor.rowcount, await cursor.fetchall() if names else (), names)
 
     async def begin(self) -> None:
+        self.begins_with_next = False
         if self.connection.autocommit:
-            await self.execute(Statement("BEGIN"))
+            await self.execute(Statement(begin_of(self.connection).decode()))
+
+    async def begin_with_next(self) -> None:
+        self.begins_with_next = bool(self.connection.autocommit)
 
     async def create_function(self, request: CreateFunction) -> None:
         raise NotImplementedError
@@ -91,6 +107,8 @@ class _AiosqliteTable(SqliteState):
     async def begin(self) -> None:
         await self.execute(Statement("BEGIN IMMEDIATE"))
 
+    begin_with_next = begin
+
     async def create_function(self, request: CreateFunction) -> None:
         await self.connection.create_function(request.name, request.parameters, request.function)
 
@@ -109,6 +127,8 @@ class _AwaitingRunner:
             await self._table.create_function(request)
         elif request is Control.BEGIN:
             await self._table.begin()
+        elif request is Control.BEGIN_WITH_NEXT:
+            await self._table.begin_with_next()
         elif request is Control.COMMIT:
             await self._table.connection.commit()
         elif request is Control.ROLL_BACK:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
-from .plans import Dialect, Plan, Purpose, Result, Statement
+from .plans import Dialect, Plan, Result, Statement
 from .rule import Mark
 
 __all__ = [
@@ -37,6 +37,8 @@ class Control(enum.Enum):
     """What a plan asks of a connection beside statements."""
 
     BEGIN = "begin"
+    BEGIN_WITH_NEXT = "begin with what is asked next"
+    """Begin; the next request is a statement, and the two may be one message."""
     COMMIT = "commit"
     ROLL_BACK = "roll back"
     FLUSH = "flush"
@@ -82,6 +84,8 @@ class SqlDialect(Dialect, Protocol):
     row_lock: str
     """What makes a SELECT lock its rows and see what is newest; empty where the writer is alone anyway."""
     how_to_begin: str
+    ask_whether_it_commits_at_once: Statement | None
+    """For drivers that do not know. After a mark was presented; None: there is no telling."""
 
     def install(self) -> Plan[None]: ...
     def after_enforce(self, resource: str, result: Result) -> Plan[None]:
@@ -130,15 +134,7 @@ class CommonDialect:
     quotation_mark = '"'
 
     reported_seal: str | None = None
-
-    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        return None
-
-    def may_lock_next(self, result: Result) -> bool:
-        return False
-
-    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        return None
+    ask_whether_it_commits_at_once: Statement | None = None
 
     def after_enforce(self, resource: str, result: Result) -> Plan[None]:
         return
@@ -178,7 +174,7 @@ class TableName:
     @classmethod
     def of(cls, name: str | Sequence[str]) -> TableName:
         """``"invoice"``, ``"shop.invoice"``, or ``("shop", "a name with a . in it")``."""
-        parts = name.split(".") if isinstance(name, str) else list(name)
+        parts = name.split(".") if isinstance(name, str) else list(name) if isinstance(name, Sequence) else []
         if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) and part.strip() for part in parts):
             raise InvalidArgument(
                 f"table {name!r} is no name of a table: write 'table', 'schema.table', or"

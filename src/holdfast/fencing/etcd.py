@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..errors import InvalidArgument
+from ..errors import EngineUnavailable, InvalidArgument
 from ..model import Fence
 from .arguments import Presentable, checked_resource, checked_source, refuse_read_lease
 from .mark_text import mark_from_text, mark_text
@@ -86,7 +86,7 @@ class FencedEtcd:
     __slots__ = ("_call", "_guard")
 
     def __init__(self, call: Callable[[str, Json], Json], resource: str, prefix: str = PREFIX) -> None:
-        self._guard = _Guard(resource, prefix)
+        self._guard = _Guard(call, resource, prefix)
         self._call = call
 
     def put(self, key: Bytes, value: Bytes, lease: Presentable, etcd_lease: int = 0) -> None:
@@ -131,7 +131,7 @@ class AsyncFencedEtcd:
     def __init__(
         self, call: Callable[[str, Json], Awaitable[Json]], resource: str, prefix: str = PREFIX
     ) -> None:
-        self._guard = _Guard(resource, prefix)
+        self._guard = _Guard(call, resource, prefix)
         self._call = call
 
     async def put(self, key: Bytes, value: Bytes, lease: Presentable, etcd_lease: int = 0) -> None:
@@ -184,7 +184,11 @@ class _Guard:
 
     __slots__ = ("_key", "_resource")
 
-    def __init__(self, resource: str, prefix: str) -> None:
+    def __init__(self, call: object, resource: str, prefix: str) -> None:
+        if not callable(call):
+            raise InvalidArgument(
+                f"call is {type(call).__name__}: pass a function of path and body that asks etcd's gateway"
+            )
         self._resource = checked_resource(resource)
         self._key = _b64(prefix + quote(resource, safe=""))
 
@@ -210,7 +214,7 @@ class _Guard:
 
     def newest(self) -> Plan[Fence | None]:
         answer = yield _Call("/v3/kv/range", {"key": self._key})
-        mark = self._found(answer).mark
+        mark = self._found(_checked(answer)).mark
         return None if mark is None else mark.fence
 
     def move(self, source: str) -> Plan[None]:
@@ -230,11 +234,11 @@ class _Guard:
             while True:
                 if isinstance(request, Read):
                     # A transaction that failed has read the fence in the same step.
-                    seen = refused or (yield _Call("/v3/kv/range", {"key": self._key}))
+                    seen = refused or _checked((yield _Call("/v3/kv/range", {"key": self._key})))
                     found, refused = self._found(seen), None
                     request = plan.send(found)
                 else:
-                    answer = yield _Call("/v3/kv/txn", self._transaction(request, found, acts))
+                    answer = _checked((yield _Call("/v3/kv/txn", self._transaction(request, found, acts))))
                     is_committed = bool(answer.get("succeeded"))
                     refused = None if is_committed else answer["responses"][0]["response_range"]
                     request = plan.send(is_committed)
@@ -264,6 +268,17 @@ class _Guard:
         text = base64.b64decode(kvs[0].get("value", ""))
         mark = mark_from_text(text, f"the fence of {self._resource!r}")
         return Found(mark, kvs[0]["mod_revision"])
+
+
+def _checked(answer: Any) -> Json:
+    """An answer of the gateway; every one has a header."""
+    if isinstance(answer, Mapping) and "header" in answer:
+        return answer
+    said = answer.get("error", answer) if isinstance(answer, Mapping) else answer
+    raise EngineUnavailable(
+        f"etcd answered {str(said)[:200]!r}; have `call` raise an error for answers that are none"
+        " (raise_for_status). Whether something was written is not known: the same grant may write again"
+    )
 
 
 def _b64(data: Bytes) -> str:

@@ -60,12 +60,14 @@ class FencedFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidArgument(f"path is {type(path).__name__}: write the file's path as text or a Path")
         text = os.fspath(path)
         if not isinstance(text, str) or not text or "\0" in text:
             raise InvalidArgument(f"path {text!r} must be text, not empty and without NUL characters")
         if text.endswith(os.sep) or os.path.basename(text) in (".", ".."):
             raise InvalidArgument(f"{text!r} names a folder: name the file to guard")
-        if not timeout >= 0:
+        if not isinstance(timeout, int | float) or not timeout >= 0:
             raise InvalidArgument(f"timeout {timeout!r} must be a number of seconds, 0 or more")
         # Absolute, but with symbolic links as they are: a later chdir changes nothing.
         self._path = os.path.abspath(text)

@@ -5,9 +5,11 @@ Both libraries are imported when their helper is called. For any other client th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing, closing
+from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import InvalidArgument
 from .arguments import Presentable
 from .http import fencing_headers, stale_token_in
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     import requests
 
 __all__ = ["httpx_auth", "requests_auth"]
+
+CONFLICT: Final = 409
+"""The status of a refusal; its body has the reason."""
 
 
 def httpx_auth(
@@ -28,21 +33,43 @@ def httpx_auth(
     """
     import httpx
 
-    class FencingAuth(httpx.Auth):
-        requires_request_body = auth is not None and auth.requires_request_body
-        requires_response_body = True  # The reason of a refusal is in it.
+    if auth is not None and not isinstance(auth, httpx.Auth):
+        raise InvalidArgument(f"auth is {type(auth).__name__}: pass an httpx.Auth, as httpx.BasicAuth is")
+    inner = auth or httpx.Auth()
 
-        def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+    class FencingAuth(httpx.Auth):
+        # Both flows, for those of an authentication that does I/O are all that it has. A body is read where
+        # it may have the reason of a refusal: any other the caller may want to stream.
+
+        def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
             request.headers.update(fencing_headers(lease_or_token, resource, method=request.method))
-            flow = (auth or httpx.Auth()).auth_flow(request)
-            try:
+            with closing(inner.sync_auth_flow(request)) as flow:
                 request = next(flow)
                 while True:
                     response = yield request
-                    request = flow.send(response)
-            except StopIteration:
-                pass
-            _raise_if_stale(response.status_code, response.headers.get("Content-Type", ""), response.content)
+                    try:
+                        request = flow.send(response)
+                    except StopIteration:
+                        break
+            if response.status_code == CONFLICT:
+                response.read()
+                _raise_if_stale(response.headers.get("Content-Type", ""), response.content)
+
+        async def async_auth_flow(
+            self, request: httpx.Request
+        ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+            request.headers.update(fencing_headers(lease_or_token, resource, method=request.method))
+            async with aclosing(inner.async_auth_flow(request)) as flow:
+                request = await anext(flow)
+                while True:
+                    response = yield request
+                    try:
+                        request = await flow.asend(response)
+                    except StopAsyncIteration:
+                        break
+            if response.status_code == CONFLICT:
+                await response.aread()
+                _raise_if_stale(response.headers.get("Content-Type", ""), response.content)
 
     return FencingAuth()
 
@@ -67,12 +94,11 @@ def requests_auth(
 
 
 def _check_response(response: requests.Response, **_: Any) -> None:
-    # Looked at before the body is read, which the caller may want to stream.
-    if response.status_code == 409:
-        _raise_if_stale(409, response.headers.get("Content-Type", ""), response.content)
+    if response.status_code == CONFLICT:
+        _raise_if_stale(response.headers.get("Content-Type", ""), response.content)
 
 
-def _raise_if_stale(status: int, content_type: str, body: bytes) -> None:
-    error = stale_token_in(status, content_type, body)
+def _raise_if_stale(content_type: str, body: bytes) -> None:
+    error = stale_token_in(CONFLICT, content_type, body)
     if error is not None:
         raise error

@@ -123,6 +123,7 @@ class MariadbDialect(CommonDialect):
     quotation_mark = "`"
     row_lock = " FOR UPDATE"
     how_to_begin = 'execute "START TRANSACTION" (or leave autocommit mode)'
+    ask_whether_it_commits_at_once: Statement | None = Statement("SELECT @@autocommit")
 
     def install(self) -> Plan[None]:
         yield Statement(_CREATE)

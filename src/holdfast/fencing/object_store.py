@@ -45,6 +45,8 @@ class _Guarded:
         for what, text in (("bucket", bucket), ("key", key)):
             if not isinstance(text, str) or not text:
                 raise InvalidArgument(f"{what} {text!r} must be text, and not empty")
+            if any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise InvalidArgument(f"{what} {text!r} cannot be written as UTF-8 (a lone surrogate)")
         if len(key.encode()) > MAX_KEY_BYTES:
             raise InvalidArgument(
                 f"the key has {len(key.encode())} bytes, at most {MAX_KEY_BYTES} are allowed"

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import Conflict, HoldfastError
-from .recent import RecentMarks
 from .refusal import stale_token
 from .rule import Mark, Refuse, after, decide
 
@@ -57,6 +56,9 @@ class Statement:
 
     text: str
     values: Mapping[str, object] = field(default_factory=dict)
+    is_short: bool = False
+    """It is parsed so quickly that nothing is gained by preparing it; its values are text and whole numbers,
+    and so is what it returns, as text. A driver may send it in one message with the BEGIN before it."""
 
 
 @dataclass(slots=True)
@@ -82,19 +84,6 @@ class Purpose(enum.IntEnum):
 class Dialect(Protocol):
     """``holdfast_fence`` in one kind of SQL: texts, no connection."""
 
-    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        """Returns a row, and has locked the guard, only if the rule lets the mark pass and changes nothing.
-        None: there is nothing quicker than to change the row."""
-        ...
-
-    def may_lock_next(self, result: Result) -> bool:
-        """Whether ``lock`` can pass in a transaction like the one that this mark has passed in."""
-        ...
-
-    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        """What to try first where that is quicker: it passes the same marks, if there is a row."""
-        ...
-
     def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
         """Stores the mark if the rule lets it pass; locks the guard either way."""
         ...
@@ -117,32 +106,14 @@ def present(
     resource: str,
     mark: Mark,
     purpose: Purpose = Purpose.ADVANCE,
-    recent: RecentMarks | None = None,
 ) -> Plan[Result]:
     """Check the mark and store it, or raise ``StaleToken``. Yields ``Statement``, is sent ``Result``.
 
-    One statement where the mark passes. Ends with what that statement returned. ``recent`` chooses the
-    statement that is tried first, and decides nothing.
+    One statement where the mark passes. Ends with what that statement returned.
     """
-    if recent is not None and recent.has(resource, mark):
-        lock = dialect.lock(resource, mark, purpose)
-        if lock is not None:
-            locked: Result = yield lock
-            if locked.rows:
-                return locked
-        recent.discard(resource, mark)
-    update = dialect.update(resource, mark, purpose)
-    if update is not None:
-        updated: Result = yield update
-        if dialect.has_passed(updated):
-            if recent is not None and dialect.may_lock_next(updated):
-                recent.add(resource, mark)
-            return updated
     result: Result = yield dialect.upsert(resource, mark, purpose)
     has_passed = dialect.has_passed(result)
     if has_passed:
-        if recent is not None and dialect.may_lock_next(result):
-            recent.add(resource, mark)
         return result
     # Still under the lock the refused statement took, so this is the row that refused it.
     found: Result = yield dialect.select_locked(resource)

@@ -1,18 +1,20 @@
-"""The guard in PostgreSQL (13 and later): a schema of its own with a table and three functions. Texts only.
+"""The guard in PostgreSQL (13 and later): a schema of its own with a table and four functions. Texts only.
 
-``_UPSERT`` is the table of ``rule`` written as SQL; a differential test holds the two together.
+``_PASSES`` and ``_SET`` are the table of ``rule`` written as SQL; a differential test holds the two together.
 
 In a schema of its own, and always named with it, so that neither ``search_path`` nor a temporary table can
 put another table in its place: two clients that see two guards would be guarded by none.
 
-Three statements present a mark, and the cheapest that can pass is tried first:
+A mark is presented by one function, ``present``, which tries what is cheapest first. So it is one statement
+also for the first mark of a resource, which is parsed quickly, and what it runs is planned once for each
+session. It does one of these:
 
-``_LOCK``    locks the row, and changes nothing: for a grant that has passed before. At READ COMMITTED only,
-             where each statement sees what was committed before it. In an older snapshot the transaction
-             that waited for this lock would not see what its holder has written; there, a row that was
-             changed makes PostgreSQL refuse it (40001), so there each presentation changes the row.
-``_UPDATE``  changes the row that is there, in half the time of an upsert.
-``_UPSERT``  the rule as a whole: for the first mark of a resource, and for a refusal.
+- It locks the row, and changes nothing: for a grant that has passed before. At READ COMMITTED only,
+  where each statement sees what was committed before it. In an older snapshot the transaction
+  that waited for this lock would not see what its holder has written; there, a row that was
+  changed makes PostgreSQL refuse it (40001), so there each presentation changes the row.
+- It changes the row that is there, in half the time of an upsert.
+- It inserts or changes the row: for the first mark of a resource, and for a refusal.
 
 A transaction that has presented its token for writing notes the resource in a setting that PostgreSQL resets
 at the end of the transaction, and where a savepoint is rolled back. The triggers of protected tables look for
@@ -29,29 +31,105 @@ from __future__ import annotations
 from typing import Final
 
 from ..errors import HoldfastError, InvalidArgument, Unsupported
-from .dialects import CommonDialect, TableName, encode_peers, hexadecimal, sqlstate
+from .dialects import CommonDialect, TableName, encode_peers, sqlstate
 from .plans import Plan, Purpose, Result, Statement
 from .rule import Mark
 
 __all__ = ["PostgresqlDialect"]
 
-_INSTALL = """\
+_PASSES = """\
+(given_source = '' OR stored.source = '' OR given_source = stored.source)
+          AND CASE WHEN given_token > stored.token THEN true
+                   WHEN given_token < stored.token
+                   THEN strpos(stored.peers, concat(',', given_token, ',')) > 0
+                   ELSE given_nonce = '' OR stored.nonce = '' OR given_nonce = stored.nonce END"""
+
+_SET = """\
+source = CASE WHEN given_source <> '' THEN given_source ELSE stored.source END,
+            token = greatest(given_token, stored.token),
+            nonce = CASE WHEN given_token > stored.token OR (given_token = stored.token AND stored.nonce = '')
+                         THEN given_nonce ELSE stored.nonce END,
+            peers = CASE WHEN given_token > stored.token
+                           OR (given_token = stored.token AND stored.nonce = '' AND given_nonce <> '')
+                         THEN given_peers ELSE stored.peers END,
+            updated_at = transaction_timestamp()"""
+
+# Where the rule accepts and changes nothing. ``updated_at`` is brought up to date when it is older than this,
+# so ``prune`` keeps fences for that much longer.
+_REFRESHED: Final = "interval '10 minutes'"
+_SEAL: Final = "default_transaction_read_only"
+
+# What is noted is one expression that is assigned: it needs no query, and one snapshot for all of it.
+#
+# ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
+# REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
+# holder whose snapshot is older than the hand-over is refused by the database itself.
+_PRESENT = f"""\
+    CREATE OR REPLACE FUNCTION holdfast_fencing.present(
+        given_resource text, given_source text, given_token bigint, given_nonce text, given_peers text,
+        purpose integer
+    ) RETURNS text LANGUAGE plpgsql AS $present$
+    DECLARE
+        noted text;
+        own text;
+    BEGIN
+        PERFORM FROM holdfast_fencing.fence AS stored
+        WHERE stored.resource = given_resource
+          AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+          AND (given_source = '' OR stored.source = given_source)
+          AND CASE WHEN stored.token = given_token THEN given_nonce = '' OR stored.nonce = given_nonce
+                   ELSE stored.token > given_token
+                        AND strpos(stored.peers, concat(',', given_token, ',')) > 0 END
+          AND stored.updated_at > transaction_timestamp() - {_REFRESHED}
+        FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            UPDATE holdfast_fencing.fence AS stored SET
+            {_SET}
+            WHERE stored.resource = given_resource AND {_PASSES};
+        END IF;
+        IF NOT FOUND THEN
+            INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, nonce, peers, updated_at)
+            VALUES (given_resource, given_source, given_token, given_nonce, given_peers,
+                transaction_timestamp())
+            ON CONFLICT (resource) DO UPDATE SET
+            {_SET}
+            WHERE {_PASSES};
+        END IF;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        IF purpose >= {Purpose.WRITE.value} THEN
+            own := concat(',', encode(convert_to(given_resource, 'UTF8'), 'hex'), ',');
+            noted := set_config('holdfast_fencing.presented',
+                CASE WHEN strpos(current_setting('holdfast_fencing.presented', true), own) > 0
+                     THEN current_setting('holdfast_fencing.presented')
+                     ELSE concat(current_setting('holdfast_fencing.presented', true), own) END,
+                true
+            ) || CASE WHEN purpose >= {Purpose.TRANSACTION.value} THEN set_config('{_SEAL}', 'on', true) END;
+        END IF;
+        RETURN pg_current_xact_id();
+    END
+    $present$;"""  # noqa: S608 - our own texts
+
+_INSTALL = f"""\
 DO $install$
 BEGIN
     PERFORM pg_advisory_xact_lock(7525358331742);
-    IF to_regclass('holdfast_fencing.fence') IS NOT NULL THEN
+    IF to_regprocedure('holdfast_fencing.present(text, text, bigint, text, text, integer)') IS NOT NULL THEN
         RETURN;
     END IF;
-    CREATE SCHEMA IF NOT EXISTS holdfast_fencing;
-    CREATE TABLE holdfast_fencing.fence (
-        resource     text COLLATE "C" PRIMARY KEY,
-        source       text        NOT NULL DEFAULT '',
-        token        bigint      NOT NULL CHECK (token >= 0),
-        nonce        text        NOT NULL DEFAULT '',
-        peers        text        NOT NULL DEFAULT '',
-        updated_at   timestamptz NOT NULL
-    ) WITH (fillfactor = 50);
-    CREATE FUNCTION holdfast_fencing.require_token() RETURNS trigger LANGUAGE plpgsql AS $require$
+    IF to_regclass('holdfast_fencing.fence') IS NULL THEN
+        CREATE SCHEMA IF NOT EXISTS holdfast_fencing;
+        CREATE TABLE holdfast_fencing.fence (
+            resource     text COLLATE "C" PRIMARY KEY,
+            source       text        NOT NULL DEFAULT '',
+            token        bigint      NOT NULL CHECK (token >= 0),
+            nonce        text        NOT NULL DEFAULT '',
+            peers        text        NOT NULL DEFAULT '',
+            updated_at   timestamptz NOT NULL
+        ) WITH (fillfactor = 50);
+    END IF;
+    CREATE OR REPLACE FUNCTION holdfast_fencing.require_token() RETURNS trigger LANGUAGE plpgsql AS $require$
     BEGIN
         IF strpos(current_setting('holdfast_fencing.presented', true), TG_ARGV[0]) > 0 THEN
             RETURN NULL;
@@ -62,7 +140,8 @@ BEGIN
             TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[1]);
     END
     $require$;
-    CREATE FUNCTION holdfast_fencing.unprotect(target text) RETURNS text LANGUAGE plpgsql AS $unprotect$
+    CREATE OR REPLACE FUNCTION holdfast_fencing.unprotect(target text) RETURNS text
+    LANGUAGE plpgsql AS $unprotect$
     DECLARE
         found regclass := to_regclass(target);
     BEGIN
@@ -73,7 +152,7 @@ BEGIN
         RETURN 'done';
     END
     $unprotect$;
-    CREATE FUNCTION holdfast_fencing.protect(target text, guarded text) RETURNS text
+    CREATE OR REPLACE FUNCTION holdfast_fencing.protect(target text, guarded text) RETURNS text
     LANGUAGE plpgsql AS $protect$
     DECLARE
         found regclass := to_regclass(target);
@@ -99,81 +178,13 @@ BEGIN
         RETURN 'done';
     END
     $protect$;
+{_PRESENT}
 END
-$install$"""
+$install$"""  # noqa: S608 - our own texts
 
-_PASSES = """\
-(CAST(:source AS text) = '' OR stored.source = '' OR :source = stored.source)
-  AND CASE WHEN CAST(:token AS bigint) > stored.token THEN true
-           WHEN :token < stored.token
-           THEN strpos(stored.peers, ',' || CAST(:token AS text) || ',') > 0
-           ELSE CAST(:nonce AS text) = '' OR stored.nonce = '' OR :nonce = stored.nonce END"""
-
-_SET = """\
-    source = CASE WHEN CAST(:source AS text) <> '' THEN :source ELSE stored.source END,
-    token  = greatest(CAST(:token AS bigint), stored.token),
-    nonce  = CASE WHEN :token > stored.token OR (:token = stored.token AND stored.nonce = '')
-                  THEN CAST(:nonce AS text) ELSE stored.nonce END,
-    peers  = CASE WHEN :token > stored.token
-                    OR (:token = stored.token AND stored.nonce = '' AND CAST(:nonce AS text) <> '')
-                  THEN CAST(:peers AS text) ELSE stored.peers END,
-    updated_at = transaction_timestamp()"""
-
-_COLUMNS = """\
-CAST(pg_current_xact_id() AS text) AS transaction,
-    current_setting('transaction_isolation') AS isolation"""
-_NOTED = """,
-    set_config('holdfast_fencing.presented',
-        CASE WHEN strpos(current_setting('holdfast_fencing.presented', true), CAST(:noted AS text)) > 0
-             THEN current_setting('holdfast_fencing.presented')
-             ELSE concat(current_setting('holdfast_fencing.presented', true), CAST(:noted AS text)) END,
-        true) AS noted"""
-_SEAL: Final = "default_transaction_read_only"
-_SEALED = f",\n    set_config('{_SEAL}', 'on', true) AS sealed"
-_RETURNED: Final = (_COLUMNS, _COLUMNS + _NOTED, _COLUMNS + _NOTED + _SEALED)
-"""By what the presentation is for: ``Purpose``."""
-
-# Where the rule accepts and changes nothing. ``updated_at`` is brought up to date when it is older than this,
-# so ``prune`` keeps fences for that much longer.
-_REFRESHED = "interval '10 minutes'"
-# The columns are outside of the query that locks: what is in it may be run before the lock is granted, and a
-# mark that is refused then would have been noted.
-_LOCK = f"""\
-SELECT {{columns}}
-FROM (
-    SELECT FROM holdfast_fencing.fence AS stored
-    WHERE resource = :resource
-      AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-      AND (CAST(:source AS text) = '' OR stored.source = :source)
-      AND CASE WHEN stored.token = CAST(:token AS bigint)
-               THEN CAST(:nonce AS text) = '' OR stored.nonce = :nonce
-               ELSE stored.token > :token
-                    AND strpos(stored.peers, ',' || CAST(:token AS text) || ',') > 0 END
-      AND updated_at > transaction_timestamp() - {_REFRESHED}
-    FOR NO KEY UPDATE
-) AS locked"""  # noqa: S608 - our own texts
-
-_UPDATE = f"""\
-UPDATE holdfast_fencing.fence AS stored SET
-{_SET}
-WHERE stored.resource = :resource AND {_PASSES}
-RETURNING {{columns}}"""  # noqa: S608 - our own texts
-
-# ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
-# REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
-# holder whose snapshot is older than the hand-over is refused by the database itself.
-_UPSERT = f"""\
-INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, nonce, peers, updated_at)
-VALUES (:resource, :source, :token, :nonce, :peers, transaction_timestamp())
-ON CONFLICT (resource) DO UPDATE SET
-{_SET}
-WHERE {_PASSES}
-RETURNING {{columns}}"""  # noqa: S608 - our own texts
-
-# Made once: a text that is the same object is not hashed again for each use.
-_LOCKS, _UPDATES, _UPSERTS = (
-    tuple(text.format(columns=columns) for columns in _RETURNED) for text in (_LOCK, _UPDATE, _UPSERT)
-)
+_PRESENTED: Final = """\
+SELECT holdfast_fencing.present(
+    :resource, :source, CAST(:token AS bigint), :nonce, :peers, :purpose) AS transaction"""
 
 _MOVE = """\
 INSERT INTO holdfast_fencing.fence AS stored (resource, source, token, updated_at)
@@ -194,7 +205,6 @@ WHERE updated_at < clock_timestamp() - {_REFRESHED}
     - make_interval(secs => CAST(:seconds AS double precision))"""  # noqa: S608 - our own text
 _SAME_TRANSACTION = """\
 SELECT coalesce(CAST(pg_current_xact_id_if_assigned() AS text) = CAST(:transaction AS text), false) AS same"""
-_SNAPSHOT_FOR_EACH_STATEMENT: Final = frozenset(("read committed", "read uncommitted"))
 _PROTECT = "SELECT holdfast_fencing.protect(CAST(:target AS text), CAST(:resource AS text)) AS outcome"
 _UNPROTECT = "SELECT holdfast_fencing.unprotect(CAST(:target AS text)) AS outcome"
 
@@ -208,33 +218,32 @@ class PostgresqlDialect(CommonDialect):
     row_lock = " FOR UPDATE"
     reported_seal: str | None = _SEAL
     how_to_begin = 'execute "BEGIN" (or leave autocommit mode)'
+    # Presenting has changed or locked a row, which gave the transaction its number.
+    ask_whether_it_commits_at_once: Statement | None = Statement(
+        "SELECT pg_current_xact_id_if_assigned() IS NULL AS at_once"
+    )
 
     def install(self) -> Plan[None]:
         yield Statement(_INSTALL)
 
-    def lock(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        return Statement(_LOCKS[purpose], _values(resource, mark, purpose))
-
-    def update(self, resource: str, mark: Mark, purpose: Purpose) -> Statement | None:
-        values = _values(resource, mark, purpose)
-        values["peers"] = encode_peers(mark.peers)
-        return Statement(_UPDATES[purpose], values)
-
     def upsert(self, resource: str, mark: Mark, purpose: Purpose) -> Statement:
-        values = _values(resource, mark, purpose)
-        values["peers"] = encode_peers(mark.peers)
-        return Statement(_UPSERTS[purpose], values)
-
-    def may_lock_next(self, result: Result) -> bool:
-        return result.rows[0][1] in _SNAPSHOT_FOR_EACH_STATEMENT
+        values: dict[str, object] = {
+            "resource": resource,
+            "source": mark.source,
+            "token": mark.token,
+            "nonce": mark.nonce,
+            "peers": encode_peers(mark.peers),
+            "purpose": int(purpose),
+        }
+        return Statement(_PRESENTED, values, is_short=True)
 
     def has_passed(self, result: Result) -> bool | None:
-        return bool(result.rows)
+        return result.rows[0][0] is not None
 
     def select(self, resource: str) -> Statement:
         return Statement(_SELECT, {"resource": resource})
 
-    # The upsert has locked the row, and fails where it is not what the snapshot shows.
+    # Presenting has locked the row, and fails where it is not what the snapshot shows.
     select_locked = select
 
     def marks(self) -> Statement:
@@ -247,7 +256,7 @@ class PostgresqlDialect(CommonDialect):
         return Statement(_PRUNE, {"seconds": older_than_seconds})
 
     def set_seal(self) -> Statement | None:
-        return None  # the statement that presents has set it, and returned the transaction's number
+        return None  # presenting has set it, and returned the transaction's number
 
     def check_seal(self, presented: Result) -> Statement:
         return Statement(_SAME_TRANSACTION, {"transaction": presented.rows[0][0]})
@@ -275,18 +284,6 @@ class PostgresqlDialect(CommonDialect):
 
     def explain(self, error: BaseException) -> str | None:
         return _NOTES.get(sqlstate(error))
-
-
-def _values(resource: str, mark: Mark, purpose: Purpose) -> dict[str, object]:
-    values: dict[str, object] = {
-        "resource": resource,
-        "source": mark.source,
-        "token": mark.token,
-        "nonce": mark.nonce,
-    }
-    if purpose is not Purpose.ADVANCE:
-        values["noted"] = f",{hexadecimal(resource)},"
-    return values
 
 
 def _check_outcome(table: TableName, result: Result) -> None:
@@ -321,8 +318,9 @@ _NOTES = {
     ),
     "42501": (
         "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA"
-        " holdfast_fencing and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role. (Whoever"
-        " installs it needs CREATE on the database.)"
+        " holdfast_fencing and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role (and"
+        " EXECUTE on its functions, where not everybody has it). Whoever"
+        " installs it needs CREATE on the database."
     ),
     "25006": "holdfast: this transaction is read-only; the guard has to write its row.",
 }

@@ -260,12 +260,18 @@ class _Guard:
         return self._fenced(fenced("delete"), keys, (), lease, int)
 
     def hset(self, key: Key, mapping: Fields, lease: Presentable) -> Run[int]:
+        if not isinstance(mapping, Mapping):
+            raise InvalidArgument(
+                f"{type(mapping).__name__} is no mapping of fields to values: hset(key, {{'a': 5}}, lease)"
+            )
         if not mapping:
             raise InvalidArgument("the mapping is empty: HSET needs a field at least")
         words = [each for field in mapping.items() for each in field]
         return self._fenced(fenced("hset"), (key,), words, lease, int)
 
     def eval(self, script: str, keys: Sequence[Key], args: Sequence[Value], lease: Presentable) -> Run[Any]:
+        if not isinstance(script, str):
+            raise InvalidArgument(f"the script is {type(script).__name__}, not text")
         if script.startswith("#!"):
             raise InvalidArgument(
                 "the script begins with a line '#!lua', which holds for a whole script: leave it out,"
@@ -326,6 +332,10 @@ class _Guard:
 
     def _check_keys(self, keys: Sequence[Key]) -> None:
         for key in keys:
+            if not isinstance(key, str | bytes | bytearray | memoryview):
+                raise InvalidArgument(
+                    f"key {key!r} is {type(key).__name__}: keys are text or bytes, one argument for each"
+                )
             name = key.encode() if isinstance(key, str) else bytes(key)
             if name == self.key:
                 raise InvalidArgument(

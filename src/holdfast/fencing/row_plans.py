@@ -12,8 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import Conflict, HoldfastError, InvalidArgument
-from .dialects import SqlDialect, TableName, TableState, check_identifier
-from .plans import TRIES, Plan, Result, Statement
+from .dialects import (
+    SqlDialect,
+    TableName,
+    TableState,
+    check_identifier,
+    driver_error,
+    error_number,
+    sqlstate,
+)
+from .plans import TRIES, Done, Plan, Result, Statement
 from .refusal import stale_row
 
 __all__ = [
@@ -91,6 +99,36 @@ def check_changes(changes: Mapping[str, object]) -> None:
 
 def update(table: TableState, row: RowChange) -> Plan[bool]:
     """Whether there was such a row. ``StaleToken`` if it was written under a newer token."""
+    return (yield from _explained(row, _updated(table, row)))
+
+
+def upsert(table: TableState, row: RowChange) -> Plan[None]:
+    """Update the row, or insert it. ``StaleToken`` as above."""
+    yield from _explained(row, _upserted(table, row))
+
+
+def _explained(row: RowChange, plan: Plan[Done]) -> Plan[Done]:
+    try:
+        return (yield from plan)
+    except Exception as error:
+        said = str(driver_error(error))
+        if row.token_column in said and _is_column_missing(error, said):
+            error.add_note(
+                f"holdfast: a row keeps its token in the column {row.token_column!r}: add it to"
+                f" {row.table}, an integer of 64 bits that may be NULL, or name another by token_column="
+            )
+        raise
+
+
+def _is_column_missing(error: Exception, said: str) -> bool:
+    return (
+        sqlstate(error) == "42703"
+        or error_number(error) == 1054
+        or any(phrase in said for phrase in ("no such column", "has no column named"))
+    )
+
+
+def _updated(table: TableState, row: RowChange) -> Plan[bool]:
     for _ in range(TRIES):
         result: Result = yield _update(table.dialect, row)
         if result.changed > 1:
@@ -110,8 +148,7 @@ def update(table: TableState, row: RowChange) -> Plan[bool]:
     raise _changed_by_others(row)
 
 
-def upsert(table: TableState, row: RowChange) -> Plan[None]:
-    """Update the row, or insert it. ``StaleToken`` as above."""
+def _upserted(table: TableState, row: RowChange) -> Plan[None]:
     dialect = table.dialect
     quoted = (row.table.quoted(dialect.quote), [dialect.quote(name) for name in row.key])
     changes = [dialect.quote(name) for name in row.changes]
@@ -131,7 +168,7 @@ def upsert(table: TableState, row: RowChange) -> Plan[None]:
 
 def _update_or_insert(table: TableState, row: RowChange) -> Plan[None]:
     for _ in range(TRIES):
-        if (yield from update(table, row)):
+        if (yield from _updated(table, row)):
             return
         try:
             yield _insert(table.dialect, row)

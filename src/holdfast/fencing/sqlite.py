@@ -189,6 +189,9 @@ class SqliteDialect(CommonDialect):
 
     def protect(self, table: TableName, resource: str) -> Plan[None]:
         yield from self._check_table(table)
+        # Triggers are made whatever they name; these would refuse everybody.
+        exists: Result = yield Statement("SELECT presented FROM main.holdfast_fence LIMIT 0")
+        del exists  # it fails where the guard is not installed
         message = (
             f"table {table.table} is protected by fencing tokens of {resource!r}, and this transaction has"
             " presented none: call fencing.enforce first, in the same transaction"
@@ -235,7 +238,11 @@ class SqliteDialect(CommonDialect):
         if not isinstance(inner, sqlite3.OperationalError):
             return False
         said = str(inner)
-        return "no such table: main.holdfast_fence" in said or "has no column named presented" in said
+        return (
+            "no such table: main.holdfast_fence" in said
+            or "has no column named presented" in said
+            or "no such column: presented" in said
+        )
 
     def is_seal_missing(self, error: BaseException) -> bool:
         return "no such savepoint" in str(driver_error(error))

@@ -33,6 +33,7 @@ __all__ = [
     "HeldResponse",
     "RolledBack",
     "WSGIFencingMiddleware",
+    "check_options",
     "headers_of",
     "is_guarded",
     "read_body",
@@ -79,6 +80,7 @@ class WSGIFencingMiddleware:
         unguarded_methods: Collection[str] = SAFE_METHODS,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        check_options(connection, resource, unguarded_methods, max_body_bytes)
         self._app = app
         self._connection = connection
         self._resource = resource
@@ -149,6 +151,21 @@ class HeldResponse:
                 close()
         if not self.status:
             raise RuntimeError("the application did not call start_response")
+
+
+def check_options(connection: object, resource: object, methods: object, max_body_bytes: object) -> None:
+    """Of a middleware, when it is made."""
+    if not callable(connection):
+        raise InvalidArgument(
+            f"connection is {type(connection).__name__}: pass a function that gives a context manager for"
+            " each request, not a connection that requests would share"
+        )
+    if not callable(resource):
+        resource_of(resource, None)  # type: ignore[arg-type]  # it is looked at there
+    if isinstance(methods, str):
+        raise InvalidArgument(f"unguarded_methods is a collection of methods: write ({methods!r},)")
+    if not isinstance(max_body_bytes, int) or isinstance(max_body_bytes, bool) or max_body_bytes < 0:
+        raise InvalidArgument(f"max_body_bytes is {max_body_bytes!r}: write a number of bytes, 0 or more")
 
 
 def is_guarded(method: object, unguarded: Collection[str]) -> bool:

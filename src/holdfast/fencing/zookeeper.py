@@ -96,6 +96,8 @@ class FencedZooKeeper:
     __slots__ = ("_client", "_folder", "_path", "_resource")
 
     def __init__(self, client: Any, resource: str, folder: str = FOLDER) -> None:
+        if not callable(getattr(client, "transaction", None)):
+            raise InvalidArgument(f"{type(client).__name__} is no client of kazoo: pass a KazooClient")
         self._client = client
         self._resource = checked_resource(resource)
         self._folder = folder

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from ..core.deadlines import CONNECT_SECONDS_MIN
-from ..core.effects import ProtocolCoroutine, TransientError
+from ..core.effects import ProtocolCoroutine, TransientError, never_sent
 from ..errors import HoldfastError, NotHeld
 from ..rules.requests import Done, Granted, Reply, Request
 from . import locks, records
@@ -89,7 +89,7 @@ def acquire(
         begun = locks.StartedAcquire(attempt, sent, outcome)
         return driver.run(locks.acquire(core, caller, owner, timeout, entered, begun), even_if_closed=True)
     except BaseException as error:
-        if (attempt is None or not attempt.has_begun) and not records.never_sent(error):
+        if (attempt is None or not attempt.has_begun) and not never_sent(error):
             driver.run(locks.withdraw_interrupted(core, owner, nonce), even_if_closed=True)
         raise
 

@@ -253,8 +253,11 @@ class Subchannel(SocketPool[Http2Transport]):
             tune(connected)
             connected.settimeout(max(ends_at - monotonic(), 0.001))
             if member.tls_context is not None:
-                protected = member.tls_context.wrap_socket(connected, server_hostname=member.host)
-                connected = protected
+                # Apart from the handshake: an interrupt there would leave the socket of ssl open.
+                connected = protected = member.tls_context.wrap_socket(
+                    connected, server_hostname=member.host, do_handshake_on_connect=False
+                )
+                protected.do_handshake()
                 check_protocol(member, protected.selected_alpn_protocol())
             transport = Http2Transport(connected, Http2Connection(member.scheme, member.endpoint))
             if within < seconds:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ...core.effects import NotApplied, TransientError
+from ...core.effects import NotApplied, TransientError, mark_never_sent
 from ...errors import EngineUnavailable
 from ...runtime.clock import boottime
 from ...runtime.connect_timeout import connect_seconds
@@ -148,9 +148,9 @@ def close_on_failure(connection: PgConnection, seconds: float, server: str = "th
     except (ServerError, ConnectionLostError, TimeoutError) as error:
         connection.close()
         raise connection_failure(error, seconds, server) from error
-    except EngineUnavailable as error:
+    except (EngineUnavailable, KeyboardInterrupt) as error:
         connection.close()
-        error.nothing_was_sent = True
+        mark_never_sent(error)
         raise
     except BaseException:
         connection.close()

@@ -14,6 +14,7 @@ from ...engine_api import AdapterContext, Steps
 from ...rules.requests import Reply, Request, Snapshot
 from ..resp.config import Address
 from ..resp.connection_asyncio import RespStream, SubscriberStream
+from ..resp.errors import mark_nothing_sent
 from .admin import list_names
 from .codec import decode, encode_packed
 from .config import RedisConfig
@@ -85,7 +86,8 @@ class RedisAsyncio:
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
-        await self.discover()
+        with mark_nothing_sent():
+            await self.discover()
         answer = await self._router.apply(name, request)
         if self._direct and self._topology.home is not None:
             self._stream = self._connections.open_stream_to(self._topology.home)
@@ -110,7 +112,8 @@ class RedisAsyncio:
 
     async def _run(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            await self.discover()
+            with mark_nothing_sent():
+                await self.discover()
             return await question()
         except TransientError:
             self._invalidate()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hiredis import ReplyError
 
-from ...core.effects import NotApplied, OutcomeUnknown, TransientError
+from ...core.effects import NotApplied, OutcomeUnknown, TransientError, mark_never_sent
 from ...engine_api import AdapterContext, Steps
 from ...errors import EngineUnavailable
 from ...rules.requests import Acquire, Broken, Done, Granted, Release, Renew, Reply, Request
@@ -78,8 +78,8 @@ class ReplicaAcknowledgement:
             await self._release(slot, granted)
         except TransientError as error:
             raise OutcomeUnknown(str(error)) from None
-        except EngineUnavailable as error:
-            error.nothing_was_sent = False  # the grant was
+        except (EngineUnavailable, KeyboardInterrupt) as error:
+            mark_never_sent(error, False)  # the grant was
             raise
         if isinstance(acknowledged, ReplyError):
             topology = self._router.topology

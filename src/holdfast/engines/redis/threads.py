@@ -20,6 +20,7 @@ from ...runtime.thread_join import join_thread
 from ...runtime.wakeups import ThreadWakeup
 from ..resp.config import Address
 from ..resp.connection import RespSocket, SubscriberSocket, run_sync
+from ..resp.errors import mark_nothing_sent
 from .admin import list_names
 from .codec import decode, encode_packed
 from .config import RedisConfig
@@ -169,7 +170,8 @@ class RedisThreads:
             raise
 
     async def _apply(self, name: str, request: Request) -> Reply:
-        await self.discover()
+        with mark_nothing_sent():
+            await self.discover()
         return await self._router.apply(name, request)
 
     def _invalidate(self, failed: Pool | None = None) -> None:
@@ -196,7 +198,8 @@ class RedisThreads:
 
     def _run(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            run_sync(self.discover())
+            with mark_nothing_sent():
+                run_sync(self.discover())
             return run_sync(question())
         except TransientError:
             self._invalidate()

@@ -305,7 +305,14 @@ def open_socket(address: Address, tls: ssl.SSLContext | None, seconds: float) ->
         raise connect_error(address, error) from None
     try:
         tune(connected)
-        return connected if tls is None else tls.wrap_socket(connected, server_hostname=address.host)
+        if tls is None:
+            return connected
+        # Apart from the handshake: an interrupt there would leave the socket of ssl open.
+        connected = protected = tls.wrap_socket(
+            connected, server_hostname=address.host, do_handshake_on_connect=False
+        )
+        protected.do_handshake()
+        return protected
     except OSError as error:
         connected.close()
         raise connect_error(address, error) from None

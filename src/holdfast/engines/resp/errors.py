@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ...core.effects import NotApplied
+from ...core.effects import NotApplied, mark_never_sent
 from ...core.printable import printable
 from ...errors import EngineUnavailable, HoldfastError
 from .config import Address
@@ -54,11 +54,11 @@ _SCRIPT_ERROR: Final = re.compile(r"HOLDFAST (.*?)(?: script: \w+, on @user_scri
 
 @contextlib.contextmanager
 def mark_nothing_sent() -> Iterator[None]:
-    """For a block that connects and logs in: an error from it says that no request was sent."""
+    """For a block that comes before a request: an error or an interrupt then says that it was not sent."""
     try:
         yield
-    except EngineUnavailable as error:
-        error.nothing_was_sent = True
+    except (EngineUnavailable, KeyboardInterrupt) as error:
+        mark_never_sent(error)
         raise
 
 

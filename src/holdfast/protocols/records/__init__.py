@@ -12,7 +12,6 @@ from .acquisition import (
     acquire_request,
     is_in_time,
     keep_grant,
-    never_sent,
 )
 from .admin import WAITS, break_lock, inspect, list_names, resize
 from .lease_operations import adopt, downgrade, export, extend, set_value
@@ -55,7 +54,6 @@ __all__ = [
     "list_names",
     "look_again",
     "mark_released",
-    "never_sent",
     "next_change",
     "release",
     "release_all",

@@ -27,6 +27,7 @@ from ...core.effects import (
     TransientError,
     Unlisten,
     Wait,
+    never_sent,
 )
 from ...errors import EngineUnavailable
 from ...rules.record import Holder
@@ -60,7 +61,6 @@ __all__ = [
     "is_in_time",
     "keep_grant",
     "lease_of",
-    "never_sent",
 ]
 
 POLL_SECONDS_MAX = 5.0
@@ -133,11 +133,6 @@ async def acquire(
         if (attempt is None or not attempt.has_begun) and not never_sent(error):
             await Attempt(client_state, spec, owner, nonce).withdraw_in_background()
         raise
-
-
-def never_sent(error: BaseException) -> bool:
-    """Whether the failed request cannot have reached the engine, so that there is nothing to withdraw."""
-    return isinstance(error, EngineUnavailable) and error.nothing_was_sent
 
 
 def keep_grant(
@@ -346,7 +341,7 @@ class Attempt:
             return await Apply(self.spec.name, request, connect_seconds_for(left))
         except TransientError as trouble:
             return trouble
-        except EngineUnavailable as error:
+        except BaseException as error:
             if never_sent(error):
                 self.traces = before
             raise

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.arguments import Spec
-from ...core.effects import ApplyInOrder, Nonce, Now, TransientError
+from ...core.effects import ApplyInOrder, Nonce, Now, TransientError, never_sent
 from ...errors import EngineUnavailable, HoldfastError
 from ...rules.requests import Busy, Granted, Reply, Withdraw
 from ..client_state import ClientState, LeaseState
-from .acquisition import NotGranted, WatchLongWait, acquire, acquire_request, keep_grant, never_sent
+from .acquisition import NotGranted, WatchLongWait, acquire, acquire_request, keep_grant
 from .releases import abandon, clean_up, release, release_request
 from .retry import refusal_error
 

@@ -51,7 +51,7 @@ async def _release_all(client_state: ClientState) -> None:
 async def _end(client_state: ClientState, state: LeaseState) -> None:
     """End a lease that could not be released, for this process."""
     client_state.drop(state)
-    if state.loss(await Now()) is not None:
+    if state.loss(client_state.now()) is not None:
         with contextlib.suppress(Exception):  # no thread can be started for it
             await report_loss(state)
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ...core.effects import mark_never_sent, never_sent
 from ...rules.requests import (
     Acquire,
     Adopt,
@@ -80,7 +81,12 @@ async def apply_in_order(
             return together
     replies: list[Reply] = []
     for name, request in steps:
-        replies.append(await apply(client, name, request))
+        try:
+            replies.append(await apply(client, name, request))
+        except BaseException as error:
+            if replies and never_sent(error):
+                mark_never_sent(error, False)  # the steps before it were
+            raise
         if stop_when_refused and not isinstance(replies[-1], Granted):
             break
     return replies

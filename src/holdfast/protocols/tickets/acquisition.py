@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from ...core.deadlines import RENEW_AFTER
-from ...core.effects import NotApplied, OutcomeUnknown
+from ...core.effects import NotApplied, OutcomeUnknown, mark_never_sent, never_sent
 from ...errors import EngineUnavailable
 from ...rules.record import REFRESH_SECONDS
 from ...rules.requests import Acquire, Busy, Gone, Granted, Mismatch, Queued, Reply, Request
@@ -50,10 +50,10 @@ async def acquire(client: TicketClient, name: str, request: Acquire) -> Reply:
             # The last step did nothing, but an earlier step may have created the ticket.
             raise OutcomeUnknown(str(refusal)) from refusal
         raise
-    except EngineUnavailable as error:
+    except (EngineUnavailable, KeyboardInterrupt) as error:
         if attempt.is_created or attempt.is_uncertain:
-            error.nothing_was_sent = False  # the last step sent nothing, but earlier ones did
-        elif error.nothing_was_sent:
+            mark_never_sent(error, False)  # the last step sent nothing, but earlier ones did
+        elif never_sent(error):
             client.forget(request.nonce)
         raise
 
@@ -169,7 +169,11 @@ class AcquireRequest:
         """The reply; None: take another step."""
         attempt, request, name = self.attempt, self.request, self.name
         if not self._has_session():
-            await self._find_session()
+            try:
+                await self._find_session()
+            except KeyboardInterrupt as interrupt:
+                mark_never_sent(interrupt)  # where there was no ticket before, there is none now
+                raise
         is_read = attempt.is_created
         if is_read:
             behind = None if attempt.watch_set is None else attempt.behind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ....core.deadlines import RENEW_AFTER
-from ....core.effects import NotApplied, OutcomeUnknown, TransientError
+from ....core.effects import NotApplied, OutcomeUnknown, TransientError, mark_never_sent, never_sent
 from ....errors import EngineUnavailable, Unsupported
 from ....rules.requests import Acquire, Busy, Granted, Mismatch, Queued, Reply, Withdraw, Withdrawn
 from ..codec import Call, decode_reply, function_result
@@ -57,9 +57,10 @@ async def acquire(pool: SessionPool, name: str, request: Acquire) -> Reply:
         if attempt.session is None:
             pool.forget(attempt)  # nothing of it is on any session, and its caller may not come back
         raise
-    except EngineUnavailable as error:
-        error.nothing_was_sent = error.nothing_was_sent and attempt.session is None
-        if error.nothing_was_sent:
+    except (EngineUnavailable, KeyboardInterrupt) as error:
+        unsent = never_sent(error) and attempt.session is None
+        mark_never_sent(error, unsent)
+        if unsent:
             pool.forget(attempt)
         raise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ....core.effects import mark_never_sent, never_sent
 from ....engine_api import Steps
 from ....rules.requests import (
     Acquire,
@@ -66,7 +67,12 @@ async def apply_in_order(pool: SessionPool, steps: Steps, stop_when_refused: boo
     """One after the other, so that the outcome of each is known."""
     replies: list[Reply] = []
     for name, request in steps:
-        replies.append(await apply(pool, name, request))
+        try:
+            replies.append(await apply(pool, name, request))
+        except BaseException as error:
+            if replies and never_sent(error):
+                mark_never_sent(error, False)  # the steps before it were
+            raise
         if stop_when_refused and not isinstance(replies[-1], Granted):
             break
     return replies
