@@ -366,7 +366,7 @@ def drawn_step(step: advice.Question | advice.Leaf) -> str:
 
 PICTURE = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" \
-aria-labelledby="title desc" font-family="system-ui, sans-serif" font-size="13">
+aria-labelledby="title desc" font-family="system-ui, sans-serif" font-size="13" xml:space="preserve">
   <title id="title">Which lock, or what instead of one</title>
   <desc id="desc">The questions of holdfast advise, each with its answers, down to the recommended way.</desc>
   <rect width="{width}" height="{height}" fill="#ffffff"/>
