@@ -64,6 +64,11 @@ WHERE pid <> pg_backend_pid() AND pid <> ALL (%s) AND query LIKE %s
 """
 
 
+UNDER_WAY = """
+SELECT FROM pg_stat_activity WHERE state = %s AND application_name = 'holdfast' AND pid <> pg_backend_pid()
+"""
+
+
 @pytest.fixture
 def queue(url: str) -> Iterator[Queue]:
     with holdfast.queue.connect(url) as opened:
@@ -109,11 +114,16 @@ def test_a_worker_killed_in_the_middle_of_a_message(url: str, queue: Queue, driv
 
 def stop_outside_of_transactions(child: Process, url: str) -> None:
     """A process that is stopped while it writes keeps all others from a SQLite file, whatever it does
-    afterwards."""
+    afterwards, and from its rows in PostgreSQL for ten seconds."""
     while True:
         child.stop()
         if not url.startswith("sqlite"):
-            return
+            with psycopg.connect(server_in(url), autocommit=True) as admin:
+                wait_until(lambda db=admin: not db.execute(UNDER_WAY, ("active",)).fetchall())  # type: ignore[misc]  # called at once
+                if not admin.execute(UNDER_WAY, ("idle in transaction",)).fetchall():
+                    return
+            child.cont()
+            continue
         with closing(sqlite3.connect(path_in(url), timeout=0.2, isolation_level=None)) as db:
             try:
                 db.execute("BEGIN IMMEDIATE")

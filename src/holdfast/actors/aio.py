@@ -236,6 +236,7 @@ class _Mailroom:
         waiting: asyncio.Task[bool] | None = None
         try:
             while not stopping.is_set():
+                was_idle = not self._tasks
                 try:
                     found = await self._fill()
                 except EngineUnavailable as error:
@@ -244,7 +245,9 @@ class _Mailroom:
                     logger.warning("the mailboxes cannot be read now: %s", error)
                     found = 0
                 if until_idle and not found and not self._tasks:
-                    break
+                    if was_idle:
+                        break
+                    continue  # a message that ended during the claim may have let in the next one
                 if found and len(self._tasks) < self._system.concurrency:
                     continue
                 if waiting is None and not until_idle and len(self._tasks) < self._system.concurrency:
