@@ -205,10 +205,13 @@ class AsyncioDriver(BaseDriver[LoopWakeup]):
                 log.debug("holdfast: a wake-up for a loop that has just closed was dropped")
 
     async def _run_timer(self, timer: TimerName) -> None:
+        client_state = self.client_state
         try:
             await self._listen_for_losses()
-            await self._run((renewal_loop if timer == "keeper" else deadline_loop)(self.client_state))
+            await self._run((renewal_loop if timer == "keeper" else deadline_loop)(client_state))
         except BaseException as error:
+            if client_state is not self.client_state:
+                return  # in a forked child, to which the loop of its parent gave one more iteration
             if not self.closed:
                 self._restart_later(timer, error)
             if isinstance(error, self.client_state.exits):

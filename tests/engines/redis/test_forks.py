@@ -56,6 +56,9 @@ ASYNCIO = """
         waiter = asyncio.ensure_future(locks.lock("held", timeout=60).acquire())
         while not (await locks.inspect("held")).waiters:
             pass
+        while locks._driver.client_state.keeper_wakes_at == float("inf"):
+            await asyncio.sleep(0)
+        locks._driver.notify_all()  # keeper and waiter are about to run in the loop that the child inherits
         child = os.fork()
         if child == 0:
             assert lease.lost
