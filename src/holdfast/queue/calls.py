@@ -34,7 +34,7 @@ from .arguments import (
     job_row,
 )
 from .claimant import ClaimedJob
-from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Told
+from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State, StopReason
 from .store import Call, EventClock
 from .texts import Session
 
@@ -238,7 +238,7 @@ class BaseJob:
         self.is_ending = False
         """Whether such a call is running, or the worker is about to make it: the claim then ends, and is not
         lost."""
-        self.told: Told | None = None
+        self.stop_reason: StopReason | None = None
         """Why its handler is to stop, as far as its worker has learned."""
 
     @contextmanager
@@ -255,7 +255,7 @@ class BaseJob:
     def should_stop(self) -> bool:
         """Whether its worker has learned that it was cancelled or given to another, or waits no longer for
         the end of this job. Asks nobody, so that a long loop can look each time round."""
-        return self.told is not None
+        return self.stop_reason is not None
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.kind!r} attempt={self.attempt} token={self.token}>"

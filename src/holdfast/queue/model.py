@@ -17,7 +17,7 @@ __all__ = [
     "NewJob",
     "PeriodicInfo",
     "State",
-    "Told",
+    "StopReason",
     "Unique",
 ]
 
@@ -30,7 +30,7 @@ UNFINISHED: Final[frozenset[State]] = frozenset({"scheduled", "blocked", "ready"
 
 Unique = Literal["queued", "running", "both"]
 
-Told = Literal["cancelled", "lost", "given back"]
+StopReason = Literal["cancelled", "lost", "given back"]
 """Why a handler is to stop: its job was cancelled; it was given to another claimant; its worker ends."""
 
 

@@ -13,7 +13,7 @@ from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ..asyncio import AsyncJob, AsyncQueue
 from ..calls import BaseJob, finish_many_call
-from ..model import Told
+from ..model import StopReason
 from ..store import Store
 from . import outcomes
 from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
@@ -278,7 +278,7 @@ class _Run:
                     continue
             return outcomes.Nothing()
 
-    def _cancel_from_thread(self, job: BaseJob, told: Told) -> None:
+    def _cancel_from_thread(self, job: BaseJob, reason: StopReason) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._cancel, job)
 
@@ -292,8 +292,8 @@ class _Run:
     async def _drain(self, grace: float) -> None:
         await self._finish_until(boottime() + grace, may_hurry=True)
         for job in list(self._tasks):
-            if job.told is None:
-                job.told = "given back"
+            if job.stop_reason is None:
+                job.stop_reason = "given back"
                 self._cancel(job)
         await self._finish_until(boottime() + LAST_SECONDS, may_hurry=False)
         is_cut_off = False

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...errors import HoldfastError, StaleToken
 from ..calls import BaseJob, extend_many_call
-from ..model import JobCancelled, Told
+from ..model import JobCancelled, StopReason
 from ..store import Store
 
 __all__ = ["Heartbeats"]
@@ -27,13 +27,13 @@ JOIN_SECONDS: Final = 5.0
 
 
 class Heartbeats:
-    """Keeps the jobs that are added, until they are removed. ``tell`` hears, on this thread, why one is to
-    stop: once for each."""
+    """Extends the leases of the jobs that are added, until they are removed. For each job that is to stop,
+    this thread calls ``on_stop`` once, with the reason."""
 
-    def __init__(self, store: Store, lease: float, tell: Callable[[BaseJob, Told], None]) -> None:
+    def __init__(self, store: Store, lease: float, on_stop: Callable[[BaseJob, StopReason], None]) -> None:
         self._store = store
         self._interval = lease / BEATS_PER_LEASE
-        self._tell = tell
+        self._on_stop = on_stop
         self._jobs: dict[int, BaseJob] = {}
         self._mutex = threading.Lock()
         self._ended = threading.Event()
@@ -82,11 +82,11 @@ class Heartbeats:
         for job in jobs:
             if found.get(job.id) is False:
                 continue
-            told: Told | None = "cancelled" if job.id in found else self._why_missing(job)
-            if told is not None:
-                self._report(job, told)
+            reason: StopReason | None = "cancelled" if job.id in found else self._why_missing(job)
+            if reason is not None:
+                self._report(job, reason)
 
-    def _why_missing(self, job: BaseJob) -> Told | None:
+    def _why_missing(self, job: BaseJob) -> StopReason | None:
         """Its row may just be locked, for example by its own transaction, which is about to finish it."""
         if job.is_ended:
             return None
@@ -98,16 +98,16 @@ class Heartbeats:
             return "cancelled"
         return None
 
-    def _report(self, job: BaseJob, told: Told) -> None:
-        if told == "lost" and (job.is_ending or job.is_ended):
+    def _report(self, job: BaseJob, reason: StopReason) -> None:
+        if reason == "lost" and (job.is_ending or job.is_ended):
             return  # it was ended here, though its function may go on
         with self._mutex:
             is_kept = self._jobs.get(job.id) is job
-            if told == "lost" and is_kept:
+            if reason == "lost" and is_kept:
                 del self._jobs[job.id]
-            if not is_kept or job.told is not None:
+            if not is_kept or job.stop_reason is not None:
                 return  # it is forgotten, or knows
-            job.told = told
-        what = "was cancelled" if told == "cancelled" else "was given to another claimant"
-        log.log(logging.INFO if told == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)
-        self._tell(job, told)
+            job.stop_reason = reason
+        what = "was cancelled" if reason == "cancelled" else "was given to another claimant"
+        log.log(logging.INFO if reason == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)
+        self._on_stop(job, reason)

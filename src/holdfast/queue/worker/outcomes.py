@@ -44,7 +44,7 @@ Outcome = Finish | Fail | Release | Nothing
 
 
 def of_result(job: BaseJob, result: Any) -> Outcome:
-    if job.is_ended or job.told == "lost":
+    if job.is_ended or job.stop_reason == "lost":
         return Nothing()
     try:
         return Finish(None if result is None else encoded(result, "result"))
@@ -55,11 +55,11 @@ def of_result(job: BaseJob, result: Any) -> Outcome:
 
 def of_error(job: BaseJob, error: BaseException) -> Outcome:
     """``error`` got out of its function."""
-    if job.told == "lost" or (isinstance(error, StaleToken) and error.resource == f"job {job.id}"):
+    if job.stop_reason == "lost" or (isinstance(error, StaleToken) and error.resource == f"job {job.id}"):
         return Nothing()
-    if isinstance(error, JobCancelled) or job.told == "cancelled":
+    if isinstance(error, JobCancelled) or job.stop_reason == "cancelled":
         return Fail("cancelled while it ran")
-    if job.told == "given back":
+    if job.stop_reason == "given back":
         return Release()
     log.warning("%r failed: %s: %s", job, type(error).__name__, error)
     own = error.__traceback__

@@ -20,7 +20,7 @@ from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ...runtime.self_pipe import SelfPipe
 from ..calls import BaseJob, finish_many_call
-from ..model import Told
+from ..model import StopReason
 from ..threads import Job, Queue
 from . import outcomes
 from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
@@ -90,8 +90,8 @@ class Worker(BaseWorker):
     def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
         """Work until ``stop``, SIGTERM or SIGINT; with ``until_idle``, until no job is ready.
 
-        Then no more jobs are claimed, and those that run are waited for, for as long as ``grace``; what still
-        runs then is told to stop, and given back to other workers. A second signal ends the waiting at once.
+        Then no more jobs are claimed. The worker waits for running jobs for as long as ``grace``; a job that
+        still runs is asked to stop, and given back to other workers. A second signal ends the waiting at once.
         ``signals=False`` leaves signals alone, as does a run outside the main thread. An outage of the
         database is waited out.
         """
@@ -280,7 +280,7 @@ class _Run:
             # While the worker ends, wait for an absent database once, not for each job.
             self._is_cut_off = self._worker.is_stopping and isinstance(error, EngineUnavailable)
 
-    def _ignore(self, job: BaseJob, told: Told) -> None:
+    def _ignore(self, job: BaseJob, reason: StopReason) -> None:
         """A thread cannot be interrupted: its function looks at ``job.should_stop``."""
 
     # --- the end
@@ -290,8 +290,8 @@ class _Run:
         worker = self._worker
         self._finish_until(lambda: boottime() + worker.grace, lambda: worker._is_hurried)
         for job in self._claimed.values():
-            if job.told is None:
-                job.told = "given back"
+            if job.stop_reason is None:
+                job.stop_reason = "given back"
         self._finish_until(lambda: boottime() + LAST_SECONDS, lambda: False)
         for job in list(self._claimed.values()):
             log.warning("%r still runs, and is given back", job)
