@@ -25,10 +25,10 @@ from ..runtime.clock import boottime
 from . import base
 from .base import BaseSystem, check_ask_timeout, redo_pause
 from .context import Context, context, open_context
+from .invocation import Invocation, failed
 from .messages import kind_of_job
 from .model import DeadLetter, MessageFailed, Rejected
 from .replies import NO_REPLY, late, replies_namespace, reply_in
-from .turns import Turn, failed
 
 __all__ = ["AsyncSystem", "Context", "DeadLetter", "MessageFailed", "Rejected", "System", "context"]
 
@@ -93,7 +93,7 @@ class AsyncSystem(BaseSystem):
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
         handler, it is committed with what the handler does.
         """
-        new = self._told(kind, key, message, fields, id)
+        new = self._new_tell(kind, key, message, fields, id)
         if connection is not None or not self._joins_message(new):
             await self._run(self._put_call(new), connection)
 
@@ -148,7 +148,7 @@ class AsyncSystem(BaseSystem):
         self._is_running = True
         try:
             await self._install()
-            await _Mailroom(self, kinds).handle_until(self._stopping, until_idle)
+            await _Dispatcher(self, kinds).handle_until(self._stopping, until_idle)
         finally:
             self._stopping.clear()
             self._is_running = False
@@ -182,12 +182,12 @@ class AsyncSystem(BaseSystem):
         stored = await self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
-            turn = Turn(definition, message, stored)
-            with open_context(self._open_context(job, message, definition, turn)) as opened:
-                reply = turn.call()
+            invocation = Invocation(definition, message, stored)
+            with open_context(self._open_context(job, message, definition, invocation)) as opened:
+                reply = invocation.call()
                 if inspect.isawaitable(reply):
                     reply = await reply
-                outcome = turn.outcome(opened, reply)
+                outcome = invocation.outcome(opened, reply)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
@@ -221,7 +221,7 @@ class AsyncSystem(BaseSystem):
 System = AsyncSystem
 
 
-class _Mailroom:
+class _Dispatcher:
     """The tasks of one ``run``, one for each message."""
 
     def __init__(self, system: AsyncSystem, kinds: list[str]) -> None:

@@ -19,10 +19,10 @@ from ..queue.store import Call
 from . import plans
 from .context import Context, current
 from .definitions import ATTEMPTS, BACKOFF_SECONDS, Definition, check_fields, define
+from .invocation import Invocation, Outcome, Stored, attributes_of, restored
 from .messages import NewMessage, Received, new_message, received
 from .model import DeadLetter, MessageFailed, StateKind
 from .plans import Address
-from .turns import Outcome, Stored, Turn, attributes_of, restored
 
 __all__ = ["ASK_SECONDS", "REDO_TIMES", "WAIT_SECONDS", "BaseSystem", "check_ask_timeout", "redo_pause"]
 
@@ -127,7 +127,7 @@ class BaseSystem:
                 self._stream(kind, key)
         return made
 
-    def _told(
+    def _new_tell(
         self, kind: str, key: str, message: str, fields: Mapping[str, Any], id_: str | None
     ) -> NewMessage:
         return self._new_message(kind, key, message, fields, id_, False)
@@ -216,15 +216,17 @@ class BaseSystem:
     def _commit_call(self, job: BaseJob, address: Address, outcome: Outcome) -> Call[bool]:
         return lambda session: plans.commit(session, job.claim, address, outcome)
 
-    def _open_context(self, job: BaseJob, message: Received, definition: Definition, turn: Turn) -> Context:
+    def _open_context(
+        self, job: BaseJob, message: Received, definition: Definition, invocation: Invocation
+    ) -> Context:
         return Context(
             self.client,
             message.kind,
             message.key,
             message.id,
             job.attempt,
-            self._told,
-            turn.append if definition.has_events else None,
+            self._new_tell,
+            invocation.append if definition.has_events else None,
         )
 
     # --- looking

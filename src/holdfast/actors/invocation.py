@@ -19,7 +19,7 @@ from .definitions import APPLY, Definition, check_fields
 from .messages import NewMessage, Received
 from .model import Rejected
 
-__all__ = ["Outcome", "Stored", "Turn", "attributes_of", "failed", "restored"]
+__all__ = ["Invocation", "Outcome", "Stored", "attributes_of", "failed", "restored"]
 
 ERROR_TEXT_MAX: Final = 4_000
 
@@ -62,7 +62,7 @@ def attributes_of(actor: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(actor).items() if not name.startswith("_")}
 
 
-class Turn:
+class Invocation:
     """``call()``, awaited where its handler is, then ``outcome``."""
 
     def __init__(self, definition: Definition, received: Received, stored: Stored) -> None:

@@ -26,9 +26,9 @@ from ..queue import plans as queue_plans
 from ..queue.claimant import ClaimedJob
 from ..queue.texts import SQLITE, Session
 from . import tables
+from .invocation import Outcome, Stored
 from .messages import NewMessage
 from .replies import replies_namespace
-from .turns import Outcome, Stored
 
 __all__ = ["Address", "commit", "events_in", "forget", "install", "load", "put", "stream_name"]
 

@@ -21,10 +21,10 @@ from ..runtime.clock import boottime
 from . import base
 from .base import BaseSystem, check_ask_timeout, redo_pause
 from .context import open_context
+from .invocation import Invocation, failed
 from .messages import kind_of_job
 from .model import DeadLetter
 from .replies import NO_REPLY, late, replies_namespace, reply_in
-from .turns import Turn, failed
 
 __all__ = ["System"]
 
@@ -86,7 +86,7 @@ class System(BaseSystem):
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
         handler, it is committed with what the handler does.
         """
-        new = self._told(kind, key, message, fields, id)
+        new = self._new_tell(kind, key, message, fields, id)
         if connection is not None or not self._joins_message(new):
             self._run(self._put_call(new), connection)
 
@@ -136,8 +136,8 @@ class System(BaseSystem):
             raise InvalidArgument("this system runs already: raise its concurrency instead")
         try:
             self._install()
-            with _Mailroom(self, kinds) as room:
-                room.handle_until_stopped(until_idle)
+            with _Dispatcher(self, kinds) as dispatcher:
+                dispatcher.handle_until_stopped(until_idle)
         finally:
             self._is_stopping = False
             self._running.release()
@@ -170,9 +170,9 @@ class System(BaseSystem):
         stored = self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
-            turn = Turn(definition, message, stored)
-            with open_context(self._open_context(job, message, definition, turn)) as context:
-                outcome = turn.outcome(context, turn.call())
+            invocation = Invocation(definition, message, stored)
+            with open_context(self._open_context(job, message, definition, invocation)) as context:
+                outcome = invocation.outcome(context, invocation.call())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - what a handler raises is the asker's, or the dead letter's
             found = failed(message, error)
             if found is None:
@@ -193,7 +193,7 @@ class System(BaseSystem):
         return self._store.run(call, connection)
 
 
-class _Mailroom:
+class _Dispatcher:
     """The threads of one ``run``: each takes the next message when it is done with one.
 
     A thread keeps its place while it looks for the next, so ``_busy`` is 0 only when nothing is handled.
@@ -212,7 +212,7 @@ class _Mailroom:
         self._pool = ThreadPoolExecutor(system.concurrency, thread_name_prefix="holdfast-actors")
         self._heart = threading.Thread(target=self._extend, name="holdfast-actors-heart", daemon=True)
 
-    def __enter__(self) -> _Mailroom:
+    def __enter__(self) -> _Dispatcher:
         self._heart.start()
         return self
 
