@@ -356,7 +356,7 @@ def test_a_worker_needs_a_function_and_says_so(queue: Queue) -> None:
         worker.job("c", cron="* *")
     with pytest.raises(InvalidArgument, match="concurrency"):
         Worker(queue, concurrency=0)
-    with pytest.raises(InvalidArgument, match="take AsyncWorker"):
+    with pytest.raises(InvalidArgument, match="use AsyncWorker"):
         Worker(aio.connect("sqlite:///never-made.db"))  # type: ignore[arg-type]  # the mistake under test
-    with pytest.raises(InvalidArgument, match="take Worker"):
+    with pytest.raises(InvalidArgument, match="use Worker"):
         aio.AsyncWorker(queue)  # type: ignore[arg-type]  # as above

@@ -1,7 +1,7 @@
 """Actors for asyncio: the calls of ``holdfast.actors``, the same names, awaited.
 
 What a call does and raises is described at the call of the same name there. The methods of an actor may be
-``async`` or plain; a plain one that takes long keeps the loop from extending the leases.
+``async`` or plain; a plain handler that runs long keeps the loop from extending the leases.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AsyncSystem(BaseSystem):
         if not isinstance(queue, AsyncQueue):
             raise InvalidArgument(
                 "System(client, queue) takes a queue of holdfast.queue.aio.connect(url); this is"
-                f" {type(queue).__name__} (holdfast.actors has the system for that of threads)"
+                f" {type(queue).__name__} (for a queue of threads, use holdfast.actors)"
             )
         super().__init__(client, queue.namespace, concurrency, lease, keep_ids, events_schema)
         self._queue = queue
@@ -304,7 +304,7 @@ class _Dispatcher:
 
 
 def _is_being_cancelled() -> bool:
-    """The task itself, and not only something that it waited for."""
+    """Whether the current task is cancelled, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -347,7 +347,7 @@ class _Replies:
                     await heard.wait()
 
     async def _listen(self) -> None:
-        """Once, on behalf of all: it outlives the one that began it."""
+        """Run once for all callers; continues if the caller that began it is cancelled."""
         try:
             await self._store.wait(1.0)
         except Exception as error:  # noqa: BLE001 - those that ask look for themselves

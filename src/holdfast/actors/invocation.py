@@ -26,7 +26,7 @@ ERROR_TEXT_MAX: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of an actor. ``version`` 0: nothing. ``attributes`` are those of the value, or of the
+    """The stored state of an actor. ``version`` 0: nothing. ``attributes`` are those of the value, or of the
     snapshot that ``events`` follow."""
 
     version: int = 0
@@ -42,7 +42,7 @@ class Outcome:
     """The reply, or the error, of a message that was asked."""
     expected_version: int = 0
     state: str | None = None
-    """A new value; None: it is as it was."""
+    """The new value; None: unchanged."""
     events: Sequence[str] = ()
     snapshot: str | None = None
     messages: Sequence[NewMessage] = field(default=())
@@ -63,7 +63,7 @@ def attributes_of(actor: Any) -> dict[str, Any]:
 
 
 class Invocation:
-    """``call()``, awaited where its handler is, then ``outcome``."""
+    """One run of a handler: ``call()``, awaited if the handler is async, then ``outcome``."""
 
     def __init__(self, definition: Definition, received: Received, stored: Stored) -> None:
         self._definition = definition
@@ -95,7 +95,7 @@ class Invocation:
         if not self._events and state != self._before:
             raise InvalidArgument(
                 f"the message {self._received.message!r} changed attributes of {self._definition.kind!r},"
-                " which are rebuilt from its events: say what happened by context().append(event), and"
+                " which are rebuilt from its events: append an event by context().append(event), and"
                 " change them in apply()"
             )
         return Outcome(
@@ -115,7 +115,7 @@ class Invocation:
 
 
 def failed(received: Received, error: BaseException) -> Outcome | None:
-    """Nothing is changed, and the message is over. None: it is to be tried again."""
+    """The outcome of a message that failed for good: no state changes. None: the message is tried again."""
     text = str(error).replace("\0", "").encode("utf-8", "replace").decode()[:ERROR_TEXT_MAX]
     if isinstance(error, Rejected):
         return Outcome(encoded({"rejected": text}, "reply"))

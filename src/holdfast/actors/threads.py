@@ -55,7 +55,7 @@ class System(BaseSystem):
         if not isinstance(queue, Queue):
             raise InvalidArgument(
                 "System(client, queue) takes a queue of holdfast.queue.connect(url); this is"
-                f" {type(queue).__name__} (holdfast.actors.aio has the system for that of asyncio)"
+                f" {type(queue).__name__} (for a queue of asyncio, use holdfast.actors.aio)"
             )
         super().__init__(client, queue.namespace, concurrency, lease, keep_ids, events_schema)
         self._queue = queue
@@ -194,9 +194,9 @@ class System(BaseSystem):
 
 
 class _Dispatcher:
-    """The threads of one ``run``: each takes the next message when it is done with one.
+    """The threads of one ``run``: a thread that has handled a message claims the next one.
 
-    A thread keeps its place while it looks for the next, so ``_busy`` is 0 only when nothing is handled.
+    The thread stays counted in ``_busy`` while it claims, so ``_busy`` is 0 only when nothing is handled.
     """
 
     def __init__(self, system: System, kinds: list[str]) -> None:
@@ -307,10 +307,10 @@ class _Dispatcher:
 
 
 class _Replies:
-    """Waits for replies: one thread listens, for all that ask.
+    """Waits for replies: one of the waiting threads listens for all of them.
 
-    The thread that listens counts the announcements, so a reply that is announced between a look and the wait
-    is not slept through.
+    The listening thread counts the notifications, so that a waiter does not miss a reply that is announced
+    between its query and its wait.
     """
 
     def __init__(self, queue: Queue) -> None:

@@ -183,7 +183,7 @@ def psycopg_module() -> Any:
 
 
 class ConnectionPool:
-    """The store's connections that nobody uses at the moment."""
+    """The store's idle connections."""
 
     def __init__(self, opener: Opener) -> None:
         self.opener = opener

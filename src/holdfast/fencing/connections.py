@@ -1,4 +1,4 @@
-"""Connections and cursors as users have them, told apart by their class: one small binding for each driver.
+"""Connections and cursors as users have them, recognised by their class: one small binding for each driver.
 
 No driver is imported: a class says by its module which one it comes from. A binding runs statements on a
 cursor of its own (the user's may be in the middle of a result, or make rows of its own kind), and knows how
@@ -71,7 +71,7 @@ class _HasCursor(Protocol):
 
 
 Executes = _HasExecute | _HasCursor
-"""A connection, cursor or session, as far as its type can be told without importing its driver."""
+"""A connection, cursor or session, as far as types can express it without importing the driver."""
 
 
 class FenceTable:

@@ -168,8 +168,8 @@ class Commit:
 def conditional(resource: str, mark: Mark) -> Plan[None]:
     """Commit the user's writes under the guard, or raise ``StaleToken``. Yields ``Read`` and ``Commit``.
 
-    Whoever reads its own data to compute the writes reads it at the version that ``Found`` names, and
-    computes them again at each ``Commit``. ``Conflict``: others changed the mark each time.
+    A driver that computes the writes from its data reads the data at the version that ``Found`` names, and
+    computes them again at each ``Commit``. ``Conflict``: another writer changed the mark each time.
     """
     for _ in range(TRIES):
         found: Found = yield Read(resource)

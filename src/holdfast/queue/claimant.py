@@ -97,7 +97,7 @@ def _refused(session: Session, job: ClaimedJob, may_be_finished: bool = False) -
     standing: Result = yield Statement(session.texts.standing, {"id": job.id})
     row = standing.rows[0] if standing.rows else None
     if may_be_finished and row is not None and row[0] == "finished" and row[1] == job.token:
-        return "finished"  # by this very claim, whose answer was lost
+        return "finished"  # by this claim, and the reply was lost
     raise _stale(job, row)
 
 

@@ -44,7 +44,7 @@ _SETTINGS: Final = (
 
 
 def database_of(url: str | None, io_timeout: float) -> Database:
-    """The database that a URL names; without one that of ``$HOLDFAST_URL``, else a file of this user's."""
+    """The database of a URL. Without a URL: that of ``$HOLDFAST_URL``, or else a file of this user."""
     if url is not None and not isinstance(url, str):
         raise InvalidArgument(
             f"a URL is text; it is {type(url).__name__}: write for example 'postgresql://localhost/shop'"
@@ -58,7 +58,7 @@ def database_of(url: str | None, io_timeout: float) -> Database:
     if parsed.scheme == "sqlite":
         return SqliteDatabase(_path_in(parsed), io_timeout, parsed.options.get("synchronous", "full"))
     raise Unsupported(
-        f"{parsed.scheme}:// cannot carry a queue, whose jobs are rows of a database: use postgresql:// or"
+        f"{parsed.scheme}:// cannot carry a queue, because jobs are rows of a database: use postgresql:// or"
         " sqlite://"
     )
 
@@ -87,7 +87,7 @@ class Database(ABC):
 
     @property
     def own_transaction(self) -> str | None:
-        """What to run first in a transaction that its user takes as long for as it takes."""
+        """What to run first in a transaction that the user may keep open for any time."""
         return None
 
     @abstractmethod
@@ -215,7 +215,7 @@ class PostgresDatabase(Database):
     def is_usable(self, connection: Any) -> bool:
         if connection.closed or connection.broken:
             return False
-        # An idle server sends nothing but why it ends the connection.
+        # On an idle connection, a server sends only the reason for which it ends the connection.
         return not wait_readable([connection.fileno()], 0.0)
 
     def failure(self, error: Exception, connection: Any) -> Exception | None:
@@ -273,8 +273,8 @@ class SqliteDatabase(Database):
         try:
             if connection.execute("PRAGMA application_id").fetchone()[0] == LOCKS_DATABASE:
                 raise InvalidArgument(
-                    f"{self.path} is a database of locks, which nothing else may write to: give the queue a"
-                    " file of its own, or that of your data"
+                    f"{self.path} is a database of locks, and holds nothing else: give the queue a"
+                    " file of its own, or the file of your data"
                 )
             with contextlib.suppress(sqlite3.OperationalError):  # busy: the next connection does it
                 connection.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""What the queue says of its jobs, as values; and the one error of its own."""
+"""What the queue reports of its jobs, as values; and its own error, ``JobCancelled``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNFINISHED: Final[frozenset[State]] = frozenset({"scheduled", "blocked", "ready"
 Unique = Literal["queued", "running", "both"]
 
 StopReason = Literal["cancelled", "lost", "given back"]
-"""Why a handler is to stop: its job was cancelled; it was given to another claimant; its worker ends."""
+"""Why a function is to stop: its job was cancelled; the job has another claimant; the worker ends."""
 
 
 class JobCancelled(HoldfastError):

@@ -1,14 +1,14 @@
-"""Putting and claiming, and what time does to jobs, as plans: statements in their order. No I/O.
+"""Putting and claiming jobs, and changes that are due at a time, as plans: statements in their order. No I/O.
 
 Each is written once, for drivers that block and drivers that await. On a connection of the queue's own a
 plan of several statements is a transaction; on the user's connection it is a part of the user's.
 
 **Lanes.** Jobs of one key that must not run together are in a *lane*. Only as many of a lane as may run are
-ready; the others are blocked, out of the claimants' way. Whatever lets one in or out of a lane first locks
-the lane, so that no job is left blocked behind one that has just ended. The lock lasts as long as the
-transaction.
+ready; the others are blocked, and claimants do not meet them. A plan that lets jobs into or out of a lane
+locks the lane first, so that no job stays blocked behind a job that has just ended. The lock lasts as long as
+the transaction.
 
-**What time does** (a scheduled job that becomes due, a lease that ends, a periodic job) is done by claimants:
+**Timed changes** (a scheduled job that becomes due, a lease that ends, a periodic job) are made by claimants:
 ``next_event`` says by the database's clock whether there is something to do, and when there is next. All of
 it is written so that many may do it at once: each row is changed by one of them.
 """
@@ -82,8 +82,9 @@ def check_transaction(session: Session) -> Plan[None]:
     """A connection that is given is given for its transaction."""
     if not session.is_own and (yield from commits_at_once(session.table)):
         raise InvalidArgument(
-            "this connection is in autocommit mode and no transaction is open, so the job would not depend on"
-            f" what else is written: {session.table.dialect.how_to_begin} first, or leave connection= out"
+            "this connection is in autocommit mode and no transaction is open, so the job would not be"
+            f" committed together with your other writes: {session.table.dialect.how_to_begin} first, or"
+            " leave connection= out"
         )
 
 
@@ -219,8 +220,8 @@ def _put_one(session: Session, row: Mapping[str, Any]) -> Plan[list[int]]:
             return [int(holder.rows[0][0])]
         # It has ended in between, so there is room now.
     raise Conflict(
-        f"the key {row['key']!r} of kind {row['kind']!r} was taken and free again {PUT_TRIES} times in a row,"
-        " and nothing was put: try again (in a transaction that sees only what was committed before it"
+        f"the key {row['key']!r} of kind {row['kind']!r} was taken and became free {PUT_TRIES} times in a"
+        " row, and nothing was put: try again (in a transaction that sees only what was committed before it"
         " began: run the whole transaction again)"
     )
 
@@ -394,8 +395,8 @@ def run_events(session: Session) -> Plan[bool]:
 
 
 def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]) -> Plan[None]:
-    """Jobs whose lane is locked by another transaction, perhaps a long one of a user's, wait for the next
-    time: nobody who claims waits for it."""
+    """Jobs whose lane is locked by another transaction, perhaps a long one of a user's, are left for the
+    next time: no claimant waits for that transaction."""
     locked: set[Lane] = set()
     for lane in sorted({lane for _, lane in jobs if lane is not None}):
         if (yield from try_lock_lane(session, lane)):

@@ -41,7 +41,7 @@ POLL_SECONDS: Final = 0.1
 FILE_POLL_SECONDS: Final = 0.01
 """How often a waiter looks whether the file was changed, which costs microseconds."""
 SOONEST_SECONDS: Final = 0.01
-"""How long a wait lasts at least when something is due: it may be another's to do, who is not done yet."""
+"""How long a wait lasts at least when something is due: another claimant may be about to do it."""
 EVENTS_SECONDS: Final = 0.2
 """How often a busy claimant looks what time has done."""
 RETENTION_SECONDS: Final = 30.0
@@ -66,7 +66,7 @@ class EventClock:
         return True
 
     def hurry(self) -> None:
-        """There is more to do, soon."""
+        """More is left to do: be due again soon."""
         self._at = min(self._at, boottime() + EVENTS_SECONDS)
 
 
@@ -152,7 +152,7 @@ class Store:
             connection.close()
 
     def _give_back(self, connection: Any) -> None:
-        """What is in the middle of a transaction, after an interruption, is not used again."""
+        """A connection that an interruption left within a transaction is not used again."""
         is_clean = self.database.is_usable(connection) and not table_of(connection).in_transaction()
         with self._mutex:
             if is_clean and not self._is_closed and len(self._idle) < IDLE_MAX and self._pid == os.getpid():
@@ -176,8 +176,8 @@ class Store:
                 raise
             raise EngineUnavailable(
                 f"the queue has no tables in {self.database.name} yet, and they could not be made because a"
-                " transaction keeps other writers out. Should it be the one that is open on the connection"
-                " given: roll it back, call queue.install() once, and run it again"
+                " transaction keeps other writers out. If that is the transaction of the connection given,"
+                " roll it back, call queue.install() once, and run the transaction again"
             ) from error
 
     def install(self) -> bool:
@@ -239,7 +239,7 @@ class Store:
         return bool(readable)
 
     def _start_listening(self, database: PostgresDatabase) -> None:
-        """Only a connection that listens is kept: after an interrupt it might hear nothing."""
+        """Only a connection that listens is kept: after an interrupt it might receive no notification."""
         connection = database.connect()
         is_deaf = connection.prepare_threshold is None or not database.notifies
         try:

@@ -116,8 +116,8 @@ class FileStore(AsyncStore):
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         raise InvalidArgument(
-            "SQLite has no driver that is awaited: give job.transaction() a connection of aiosqlite's to the"
-            " queue's file"
+            "the queue has no asynchronous driver of its own for SQLite: give job.transaction() a connection"
+            " of aiosqlite to the queue's file"
         )
         yield
 
@@ -245,7 +245,7 @@ class ServerStore(AsyncStore):
         return await self._hear(self._listener, timeout)
 
     async def _start_listening(self) -> None:
-        """Only a connection that listens is kept: after a cancellation it might hear nothing."""
+        """Only a connection that listens is kept: after a cancellation it might receive no notification."""
         connection = await self._connect()
         is_deaf = connection.prepare_threshold is None or not self.database.notifies
         try:

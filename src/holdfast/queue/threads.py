@@ -163,7 +163,7 @@ class Queue(calls.BaseQueue):
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
         Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
-        is given to the next who asks. ``kinds`` None: any.
+        is given to the next claimant. ``kinds`` None: any kind.
         """
         found = self._store.run(calls.claim_call(kinds, limit, lease, self))
         return [Job(self, row) for row in found]
@@ -175,7 +175,7 @@ class Queue(calls.BaseQueue):
 
     def extend_many(self, jobs: Iterable[Job]) -> dict[int, bool]:
         """Extend the leases of several jobs in one statement. Id → whether it is to stop, of those that are
-        still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
+        still their claimants'. The row of a missing job may only be locked: its ``check`` finds out."""
         return self._store.run(calls.extend_many_call(jobs))
 
     # --- jobs of any claimant
@@ -202,7 +202,7 @@ class Queue(calls.BaseQueue):
         self._store.run(calls.limit_call(kind, concurrency, key_concurrency))
 
     def kinds(self) -> list[KindInfo]:
-        """What was set for kinds; one that nothing was ever set for is not in it."""
+        """The settings of kinds. A kind without settings is left out."""
         return [calls.kind_in(row) for row in self._store.run(admin.kinds)]
 
     def counts(self, kind: str | None = None) -> dict[State, int]:

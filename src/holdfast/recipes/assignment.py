@@ -29,7 +29,7 @@ class State(NamedTuple):
     members: Mapping[str, float]
     """Each member, and for how many seconds its partitions are kept while it is away; 0: not at all."""
     owners: tuple[str | None, ...]
-    """Who is to own each partition."""
+    """Which member is to own each partition."""
 
 
 # --- keys ---------------------------------------------------------------------------------------

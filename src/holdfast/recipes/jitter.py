@@ -1,4 +1,4 @@
-"""Randomness of a recipe, for pauses that spread out those who try again."""
+"""Randomness of a recipe, for pauses that spread out repeated attempts."""
 
 from __future__ import annotations
 

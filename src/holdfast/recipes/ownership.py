@@ -548,7 +548,7 @@ async def _try(member: Member, spec: Spec) -> LeaseState | None:
 
 
 async def _read(member: Member) -> tuple[cell.Contents, State]:
-    """The assignment, and then who is present.
+    """Read the assignment, and then which members are present.
 
     In this order, because a member is present before it is in the assignment: so one that is in it, and is
     not present, has gone.
@@ -748,7 +748,7 @@ class Group(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Who holds a partition."""
+    """The holder of a partition."""
 
     member: str
     token: int

@@ -59,8 +59,8 @@ class AsyncWorker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, AsyncQueue):
             raise InvalidArgument(
-                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is"
-                f" {type(queue).__name__}. For one of holdfast.queue take Worker"
+                f"AsyncWorker takes a queue of holdfast.queue.aio.connect(…); this is"
+                f" {type(queue).__name__}. For a queue of holdfast.queue, use Worker"
             )
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,11 +177,11 @@ class _Run:
         return len(jobs)
 
     async def _sleep(self, is_full: bool) -> None:
-        """Until a job ends or, unless as many run as may, one may be claimed."""
+        """Wait until a job ends or, below the limit of running jobs, a job may be claimed."""
         changed = asyncio.create_task(self._changed.wait())
         tasks: set[asyncio.Task[Any]] = {changed}
         if not is_full:
-            # One that goes on from the last time is as good: it is not worth its end.
+            # A wait that is still under way from the last call is kept: to cancel it costs more.
             if self._waiting is None:
                 self._waiting = asyncio.create_task(self._queue.wait(WAIT_SECONDS))
             tasks.add(self._waiting)
@@ -212,7 +212,7 @@ class _Run:
             while chosen:
                 job, result = chosen[-1]
                 if job.id not in found:
-                    # By an earlier call whose answer was lost, or it is another's.
+                    # An earlier call finished it and its reply was lost, or another claimant has it.
                     try:
                         await self._store.run(job.finish_text_call(result))
                     except StaleToken as error:

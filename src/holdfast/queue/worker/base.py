@@ -84,12 +84,12 @@ class BaseWorker:
             return
         if is_awaited:
             raise InvalidArgument(
-                f"the function for {kind!r} is awaited, and this worker runs threads: take"
+                f"the function for {kind!r} is async, and this worker runs threads: use"
                 " holdfast.queue.aio.AsyncWorker, or write def"
             )
         raise InvalidArgument(
-            f"the function for {kind!r} is not awaited: write async def, with asyncio.to_thread for what"
-            " blocks, or take holdfast.queue.Worker"
+            f"the function for {kind!r} is not async: write async def, with asyncio.to_thread for calls"
+            " that block, or use holdfast.queue.Worker"
         )
 
     def _begin(self) -> None:

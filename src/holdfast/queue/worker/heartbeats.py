@@ -1,8 +1,8 @@
 """Extends the leases of a worker's jobs, on a thread of its own.
 
 So neither a long computation nor an event loop that is blocked loses a job. All jobs of a worker are extended
-by one statement. It is also how a worker learns that one was cancelled, or given to another claimant while
-this process was stopped.
+by one statement. From its result the worker learns that a job was cancelled, or was given to another claimant
+while this process was stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Heartbeats:
         with self._mutex:
             earlier = self._jobs.get(job.id)
         if earlier is not None:
-            self._report(earlier, "lost")  # its lease had run out, and this worker has it again
+            self._report(earlier, "lost")  # its lease had expired, and this worker has claimed the job again
         with self._mutex:
             self._jobs[job.id] = job
 
@@ -87,7 +87,7 @@ class Heartbeats:
                 self._report(job, reason)
 
     def _why_missing(self, job: BaseJob) -> StopReason | None:
-        """Its row may just be locked, for example by its own transaction, which is about to finish it."""
+        """The row may only be locked, for example by the transaction that is about to finish the job."""
         if job.is_ended:
             return None
         try:
@@ -100,13 +100,13 @@ class Heartbeats:
 
     def _report(self, job: BaseJob, reason: StopReason) -> None:
         if reason == "lost" and (job.is_ending or job.is_ended):
-            return  # it was ended here, though its function may go on
+            return  # this process ended the claim, though the function may continue
         with self._mutex:
             is_kept = self._jobs.get(job.id) is job
             if reason == "lost" and is_kept:
                 del self._jobs[job.id]
             if not is_kept or job.stop_reason is not None:
-                return  # it is forgotten, or knows
+                return  # the job was removed, or its reason was reported before
             job.stop_reason = reason
         what = "was cancelled" if reason == "cancelled" else "was given to another claimant"
         log.log(logging.INFO if reason == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)

@@ -1,8 +1,8 @@
 """The worker for threads.
 
-One thread, that of ``run``, talks to the database: it claims jobs, and finishes in one statement what the
-others have done since it last looked. So the number of round trips falls as the number of jobs rises. Nobody
-waits for that: while it claims and finishes, the threads work on what was claimed ahead.
+The thread that called ``run`` talks to the database. It claims jobs, and one statement finishes all jobs
+whose functions have ended since the last one. So the number of round trips for each job falls as the rate of
+jobs rises. The other threads do not wait for the database: they work on jobs that were claimed ahead.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Worker(BaseWorker):
 
         worker.run()
 
-    Leases are extended on another thread, however long a function takes. A function that runs long looks at
-    ``job.should_stop`` now and then: its job was cancelled, or is another's.
+    Leases are extended on another thread, however long a function takes. A function that runs long checks
+    ``job.should_stop`` now and then: True if its job was cancelled, or was given to another claimant.
     """
 
     is_awaited = False
@@ -77,8 +77,8 @@ class Worker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, Queue):
             raise InvalidArgument(
-                f"a Worker's queue is one of holdfast.queue.connect(…); this is {type(queue).__name__}."
-                " For one of holdfast.queue.aio take AsyncWorker"
+                f"Worker takes a queue of holdfast.queue.connect(…); this is {type(queue).__name__}."
+                " For a queue of holdfast.queue.aio, use AsyncWorker"
             )
         self.queue = queue
         self._interruption: SelfPipe | None = None
@@ -90,10 +90,10 @@ class Worker(BaseWorker):
     def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
         """Work until ``stop``, SIGTERM or SIGINT; with ``until_idle``, until no job is ready.
 
-        Then no more jobs are claimed. The worker waits for running jobs for as long as ``grace``; a job that
-        still runs is asked to stop, and given back to other workers. A second signal ends the waiting at once.
-        ``signals=False`` leaves signals alone, as does a run outside the main thread. An outage of the
-        database is waited out.
+        Then no more jobs are claimed. The worker waits for running jobs for as long as ``grace``. It
+        asks those that still run then to stop, and gives them back to other workers. A second signal ends the
+        wait at once. With ``signals=False``, or outside the main thread, no signal handler is installed. The
+        worker waits for the end of an outage of the database.
         """
         self._begin()
         self._interruption = SelfPipe()
@@ -252,7 +252,7 @@ class _Run:
         while self._unfinished:
             job, result = self._unfinished[-1]
             if job.id not in found:
-                # By an earlier call whose answer was lost, or it is another's.
+                # An earlier call finished it and its reply was lost, or another claimant has it.
                 try:
                     self._store.run(job.finish_text_call(result))
                 except StaleToken as error:
