@@ -87,7 +87,7 @@ class AsyncSystem(BaseSystem):
         connection: Executes | None = None,
         **fields: Any,
     ) -> None:
-        """Put a message into the mailbox of an actor, which handles it after those that are there.
+        """Put a message into the mailbox of an actor, which handles it after the messages that are there.
 
         Two with the same ``id`` to the same actor are one: the second is dropped, also after the first was
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
@@ -231,7 +231,7 @@ class _Dispatcher:
         self._forgets = EventClock(30.0)
 
     async def handle_until(self, stopping: asyncio.Event, until_idle: bool) -> None:
-        heart = asyncio.create_task(self._extend())
+        heartbeat = asyncio.create_task(self._extend())
         stopped = asyncio.create_task(stopping.wait())
         waiting: asyncio.Task[bool] | None = None
         try:
@@ -258,10 +258,10 @@ class _Dispatcher:
                 done, _ = await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
                 if waiting in done:
                     waiting = None
-            if self._tasks:  # what was begun is handled to its end, under its lease
+            if self._tasks:  # messages that have begun are handled to their end, under their leases
                 await asyncio.wait(set(self._tasks))
         finally:
-            await _cancelled({heart, stopped, *self._tasks})
+            await _cancelled({heartbeat, stopped, *self._tasks})
             if waiting is not None:
                 await asyncio.wait({waiting})
 
@@ -318,42 +318,42 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _Replies:
-    """Waits for replies: one task listens, for all that ask.
+    """Waits for replies: one task listens for all callers of ``ask``.
 
-    The task that listens counts the announcements, so a reply that is announced between a look and the wait
-    is not slept through.
+    A caller takes the event before its query, so that it does not miss a reply that is announced between
+    the query and the wait.
     """
 
     def __init__(self, queue: AsyncQueue) -> None:
         self._queue = queue
         self._store = queue._store.sibling(replies_namespace(queue.namespace))
-        self._heard = asyncio.Event()
+        self._notified = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
 
     async def wait_for(self, job: int, what: str, seconds: float) -> Any:
         deadline = boottime() + seconds
         while True:
-            heard = self._heard
+            notified = self._notified
             reply = reply_in(await self._queue._store.run(get_call(job)), what)
             if reply is not NO_REPLY:
                 return reply
             left = deadline - boottime()
             if left <= 0:
                 raise late(what, seconds)
-            if self._listener is None and not heard.is_set():
+            if self._listener is None and not notified.is_set():
                 self._listener = asyncio.create_task(self._listen())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, 1.0)):
-                    await heard.wait()
+                    await notified.wait()
 
     async def _listen(self) -> None:
         """Run once for all callers; continues if the caller that began it is cancelled."""
         try:
             await self._store.wait(1.0)
-        except Exception as error:  # noqa: BLE001 - those that ask look for themselves
+        except Exception as error:  # noqa: BLE001 - the waiting callers poll
             logger.warning("replies are not announced now: %s", error)
             await asyncio.sleep(0.1)
         finally:
             self._listener = None
-            heard, self._heard = self._heard, asyncio.Event()
-            heard.set()
+            notified, self._notified = self._notified, asyncio.Event()
+            notified.set()

@@ -36,7 +36,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is committed with the end of a message."""
+    """The changes that are committed with the end of a message."""
 
     result: str | None
     """The reply, or the error, of a message that was asked."""

@@ -80,7 +80,7 @@ class System(BaseSystem):
         connection: Executes | None = None,
         **fields: Any,
     ) -> None:
-        """Put a message into the mailbox of an actor, which handles it after those that are there.
+        """Put a message into the mailbox of an actor, which handles it after the messages that are there.
 
         Two with the same ``id`` to the same actor are one: the second is dropped, also after the first was
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
@@ -210,21 +210,21 @@ class _Dispatcher:
         self._closed = threading.Event()
         self._forgets = EventClock(30.0)
         self._pool = ThreadPoolExecutor(system.concurrency, thread_name_prefix="holdfast-actors")
-        self._heart = threading.Thread(target=self._extend, name="holdfast-actors-heart", daemon=True)
+        self._heartbeat = threading.Thread(target=self._extend, name="holdfast-actors-heartbeat", daemon=True)
 
     def __enter__(self) -> _Dispatcher:
-        self._heart.start()
+        self._heartbeat.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was begun is handled to its end, under its lease."""
+        """Messages whose handling has begun are handled to their end, under their leases."""
         with self._freed:
             self._is_closing = True
             while self._busy:  # a thread that claims just now still hands its messages to the pool
                 self._freed.wait(base.WAIT_SECONDS)
         self._pool.shutdown()
         self._closed.set()
-        self._heart.join()
+        self._heartbeat.join()
 
     def handle_until_stopped(self, until_idle: bool) -> None:
         while not self._system._is_stopping:
@@ -292,7 +292,7 @@ class _Dispatcher:
         """The next message of this mailbox is ready now, and no other worker was notified."""
         try:
             self._fill(own_places=1)
-        except Exception as error:  # noqa: BLE001 - the thread that waits for messages meets it as well
+        except Exception as error:  # noqa: BLE001 - the thread that waits for messages gets the same error
             logger.warning("the mailboxes cannot be read now: %s", error)
 
     def _extend(self) -> None:
@@ -316,14 +316,14 @@ class _Replies:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._store = queue._store.sibling(replies_namespace(queue.namespace))
-        self._heard = threading.Condition()
+        self._notified = threading.Condition()
         self._count = 0
         self._is_listening = False
 
     def wait_for(self, job: int, what: str, seconds: float) -> Any:
         deadline = boottime() + seconds
         while True:
-            with self._heard:
+            with self._notified:
                 seen = self._count
             reply = reply_in(self._queue._store.run(get_call(job)), what)
             if reply is not NO_REPLY:
@@ -334,17 +334,17 @@ class _Replies:
             self._wait(seen, min(left, 1.0))
 
     def _wait(self, seen: int, seconds: float) -> None:
-        with self._heard:
+        with self._notified:
             if self._count != seen:
                 return
             if self._is_listening:
-                self._heard.wait(seconds)
+                self._notified.wait(seconds)
                 return
             self._is_listening = True
         try:
             self._store.wait(seconds)
         finally:
-            with self._heard:
+            with self._notified:
                 self._is_listening = False
                 self._count += 1
-                self._heard.notify_all()
+                self._notified.notify_all()

@@ -40,7 +40,7 @@ def checked(table: TableState, dialect: StoreDialect, needed: bool = False) -> P
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """The tables are made by another connection than the one that was given."""
+    """The tables are made by another connection than the given one."""
     try:
         yield
     except (LockTimeout, EngineUnavailable) as error:

@@ -549,7 +549,7 @@ def _candidates(target: Any) -> Iterator[Any]:
 
 
 def family_of(target: object) -> str | None:
-    """The package that has the class of a connection, of those that are known."""
+    """The known package that a connection's class belongs to."""
     for cls in type(target).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _STATES:

@@ -80,7 +80,7 @@ class SqlDialect(Dialect, Protocol):
     definitions_commit: bool
     """Whether CREATE ends the transaction that is open."""
     counts_matches: bool
-    """Whether an UPDATE counts the rows that it found; else those that it changed."""
+    """Whether an UPDATE counts the rows that it found, or else the rows that it changed."""
     row_lock: str
     """What makes a SELECT lock its rows and see what is newest; empty where the writer is alone anyway."""
     how_to_begin: str

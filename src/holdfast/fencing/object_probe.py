@@ -29,7 +29,7 @@ _BEFORE_SEND: Final = "before-send.s3.PutObject"
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What was found out. Counts are of races, in which all writers create or replace one object at once."""
+    """The results of the probe. Counts are of races: all writers create or replace one object at once."""
 
     writers: int
     races: int

@@ -63,7 +63,7 @@ class Statement:
 
 @dataclass(slots=True)
 class Result:
-    """What came of a statement: how many rows it changed, and those it returned, with the columns' names."""
+    """The result of a statement: how many rows it changed, and those it returned, with the columns' names."""
 
     changed: int
     rows: Sequence[Sequence[Any]] = ()
@@ -131,17 +131,17 @@ def present(
 
 
 def load(dialect: Dialect, resource: str) -> Plan[Mark | None]:
-    """What is stored. Yields ``Statement``, is sent ``Result``."""
+    """The stored mark. Yields ``Statement``, is sent ``Result``."""
     result: Result = yield dialect.select(resource)
     return dialect.mark_in(result.rows[0]) if result.rows else None
 
 
-# --- storages without ---------------------------------------------------------------------------
+# --- storages without open transactions -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the mark and the version of what holds it. Answered by ``Found``."""
+    """Read the mark and the version of its object. Answered by ``Found``."""
 
     resource: str
 
@@ -157,7 +157,7 @@ class Found:
 class Commit:
     """Store the mark and the user's writes in one step, if the version is still this. Answered by bool.
 
-    Also where the mark is unchanged: the condition is what keeps a newer holder from coming in between.
+    Also if the mark is unchanged: the condition keeps a newer holder from coming in between.
     """
 
     resource: str

@@ -223,7 +223,7 @@ class Run(NamedTuple, Generic[Done]):
     finish: Callable[[Any], Done]
     """What the caller gets of what the script returned."""
     mark: Mark | None = None
-    """What is presented."""
+    """The mark that is presented."""
 
 
 class _Guard:

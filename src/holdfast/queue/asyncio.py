@@ -207,7 +207,7 @@ class AsyncQueue(calls.BaseQueue):
         return await self._store.run(calls.retry_call(job))
 
     async def pause(self, kind: str) -> None:
-        """No job of this kind is claimed until ``resume``; those that run go on."""
+        """No job of this kind is claimed until ``resume``; running jobs continue."""
         await self._store.run(calls.pause_call(kind, True))
 
     async def resume(self, kind: str) -> None:

@@ -43,7 +43,8 @@ def finish(session: Session, job: ClaimedJob, result: str | None) -> Plan[None]:
 
 
 def finish_many(session: Session, jobs: Iterable[tuple[ClaimedJob, str | None]]) -> Plan[set[int]]:
-    """With their results. None of them is in a lane. The ids of those that were still their claimants'."""
+    """Finish jobs with their results. None of them is in a lane. Returns the ids of the jobs that the
+    claimant still had."""
     claims = json.dumps([{**job.values, "result": result} for job, result in jobs])
     result: Result = yield Statement(session.texts.finish_many, {"claims": claims})
     return {int(row[0]) for row in result.rows}

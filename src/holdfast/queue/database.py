@@ -162,7 +162,7 @@ class PostgresDatabase(Database):
         }
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
-        """What is set on a new connection. Behind a pooling proxy nothing is: others would inherit it."""
+        """Settings of a new connection. None behind a pooling proxy: other clients would inherit them."""
         if is_pooled:
             return ()
         # A process that is stopped in the middle of a transaction does not keep its locks for ever.
@@ -181,7 +181,7 @@ class PostgresDatabase(Database):
             raise self.unavailable(error) from error
         try:
             connection.watch(self.io_timeout / 2, self.settings)
-            row = connection.execute(self.greeting).fetchone()
+            row = connection.execute(self.first_query).fetchone()
             is_pooled = self.is_pooled(connection, row)
             for setting in self.settings_of(is_pooled):
                 connection.execute(setting)
@@ -193,11 +193,11 @@ class PostgresDatabase(Database):
             raise
         return connection
 
-    greeting: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+    first_query: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
     """The first query of a new connection; ``is_pooled`` reads its result."""
 
     def is_pooled(self, connection: Any, row: Any) -> bool:
-        """A proxy names another process than the one that answers. Statements are not prepared there."""
+        """Whether the process id at login differs from the backend's: statements are not prepared then."""
         found = self.pooler == "yes" or (self.pooler == "auto" and row[0] != connection.info.backend_pid)
         connection.prepare_threshold = None if found else 2
         if found and row[1] in ("repeatable read", "serializable"):

@@ -70,7 +70,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class KindInfo:
-    """What was set for a kind of jobs."""
+    """The settings of a kind of jobs."""
 
     kind: str
     paused: bool

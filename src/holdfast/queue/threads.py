@@ -190,7 +190,7 @@ class Queue(calls.BaseQueue):
         return self._store.run(calls.retry_call(job))
 
     def pause(self, kind: str) -> None:
-        """No job of this kind is claimed until ``resume``; those that run go on."""
+        """No job of this kind is claimed until ``resume``; running jobs continue."""
         self._store.run(calls.pause_call(kind, True))
 
     def resume(self, kind: str) -> None:

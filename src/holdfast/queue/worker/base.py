@@ -38,10 +38,10 @@ class BaseWorker:
         self.lease = check_lease(lease)
         self.grace = check_seconds(grace, "grace", 0.0)
         self.is_stopping = False
-        """Whether no more jobs are claimed, and the ones that run are waited for. Long ones may look."""
+        """Whether the worker claims no more jobs and waits for running ones. Long functions may check it."""
         self.is_running = False
         self.ended = 0
-        """How many jobs have ended here, whatever became of them."""
+        """How many jobs have ended here, with any outcome."""
         self.functions: dict[str, Callable[[Any], Any]] = {}
         self.periodic: dict[str, Periodic] = {}
 

@@ -1,4 +1,4 @@
-"""What becomes of a job when its function has ended. No I/O."""
+"""The outcome of a job after its function has ended. No I/O."""
 
 from __future__ import annotations
 
