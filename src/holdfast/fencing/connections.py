@@ -154,7 +154,7 @@ class FenceTable:
 
 
 class SqliteState:
-    """What sqlite3 and aiosqlite say of their transactions."""
+    """The state of transactions in sqlite3 and aiosqlite."""
 
     dialect: SqlDialect = SQLITE
     connection: Any
@@ -211,7 +211,7 @@ class SqliteTable(SqliteState, FenceTable):
 
 
 class PsycopgState:
-    """What psycopg's connections say of their transactions, blocking and awaiting ones."""
+    """The state of transactions in psycopg's connections, blocking and awaited."""
 
     dialect: SqlDialect = POSTGRESQL
     connection: Any
@@ -503,7 +503,7 @@ _TABLES: Final[Mapping[str, Callable[[Any], FenceTable]]] = {
 _STATES: Final[Mapping[str, Callable[[Any], Any]]] = {**_TABLES, "aiosqlite": _AiosqliteState}
 
 _DEPENDS_ON_THE_OBJECT: Final = {"django", "sqlalchemy"}
-"""Where a class does not say by itself whether it is a connection."""
+"""For classes whose name does not show whether they are connections."""
 
 _IS_CONNECTION: Final[WeakKeyDictionary[type, Callable[[Any], FenceTable]]] = WeakKeyDictionary()
 """Classes that turned out to be a driver's connections, so that each is looked at once."""

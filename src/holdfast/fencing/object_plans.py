@@ -268,7 +268,7 @@ class ObjectPlans:
             yield from self._discard(version.header.place)
 
     def _discard(self, key: str) -> Plan[None]:
-        """Delete what no version names any more. That it stays is no reason to say that a write failed."""
+        """Delete an object that no version names any more. An error of that does not fail the write."""
         try:
             yield DeleteObject(key)
         except Exception:

@@ -42,7 +42,7 @@ class ProbeResult:
     none_stored: int
     """Races without a winner: safe, and a sign that writers will have to try again."""
     unclear: int
-    """Races in which the store did not say to each writer what became of its PUT."""
+    """Races in which the store did not report the outcome of its PUT to each writer."""
     has_content_etag: bool
     """The same content has the same ETag, so that an ETag is no version."""
 

@@ -104,8 +104,8 @@ def claim_call(
     clocks = claimant_of.clocks
     checked = check_kinds(kinds), check_count(limit, "limit", 1000), check_lease(lease)
     retention = claimant_of.retention if clocks.removals.is_due() else None
-    hurry = clocks.removals.hurry
-    asked = plans.Claim(*checked, claimant_of.owner, clocks.events.is_due(), retention, hurry)
+    remove_more = clocks.removals.make_due
+    asked = plans.Claim(*checked, claimant_of.owner, clocks.events.is_due(), retention, remove_more)
     return lambda session: plans.claim(session, asked)
 
 

@@ -9,7 +9,7 @@ locks the lane first, so that no job stays blocked behind a job that has just en
 the transaction.
 
 **Timed changes** (a scheduled job that becomes due, a lease that ends, a periodic job) are made by claimants:
-``next_event`` says by the database's clock whether there is something to do, and when there is next. All of
+``next_event`` reads by the database's clock when the next change is due. All of
 it is written so that many may do it at once: each row is changed by one of them.
 """
 

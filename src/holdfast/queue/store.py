@@ -52,7 +52,7 @@ _inherited: Final[list[Any]] = []
 
 
 class EventClock:
-    """When a busy claimant looks for events next (an idle one always does), or removes old jobs."""
+    """When a busy claimant next makes timed changes (an idle one always does), or removes old jobs."""
 
     def __init__(self, seconds: float = EVENTS_SECONDS) -> None:
         self._at = 0.0
@@ -65,7 +65,7 @@ class EventClock:
         self._at = now + self._seconds
         return True
 
-    def hurry(self) -> None:
+    def make_due(self) -> None:
         """More is left to do: be due again soon."""
         self._at = min(self._at, boottime() + EVENTS_SECONDS)
 

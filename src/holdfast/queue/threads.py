@@ -133,7 +133,7 @@ class Queue(calls.BaseQueue):
     ) -> int:
         """Put a job, and return its id.
 
-        ``payload`` is what JSON can say. With a ``connection``: in the transaction that is open there, so
+        ``payload`` is a value of JSON. With a ``connection``: in the transaction that is open there, so
         that the job exists if, and only if, what else it writes does. ``run_at``: not before that time (a
         datetime with a time zone), or so long from now (a timedelta). The larger its ``priority`` the
         sooner; among equals the oldest first. ``max_attempts`` (20) and ``backoff`` (a ``Backoff`` or its

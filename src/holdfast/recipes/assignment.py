@@ -22,7 +22,7 @@ NOBODY: Final = -1
 
 
 class State(NamedTuple):
-    """What the cell of a group says."""
+    """The contents of the cell of a group."""
 
     generation: int
     """How often the assignment has changed."""

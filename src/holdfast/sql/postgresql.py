@@ -82,7 +82,7 @@ class PostgresqlLocks:
         tried: Result = yield Statement(f"{text} SKIP LOCKED", row.values)
         if tried.rows or skip_locked:
             return tried
-        # There is no such row, or it is locked: which of them, a statement that may fail says.
+        # There is no such row, or it is locked: a statement that may fail finds out which.
         if wait:
             return (yield from _limited(Statement(text, row.values), wait, what))
         return (yield from _limited(Statement(f"{text} NOWAIT", row.values), None, what))
@@ -101,7 +101,7 @@ def _limited(statement: Statement, seconds: float | None, what: str) -> Plan[Res
         # After a deadlock or a conflict the whole transaction has to be run again: it must not be committed.
         if failure in (Failure.DEADLOCK, Failure.CONFLICT):
             raise
-        with suppress(Exception):  # a connection that cannot is broken: the first error says so
+        with suppress(Exception):  # if this fails, the connection is broken, and the first error reports it
             yield Statement(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             yield Statement(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if failure is Failure.LOCK_TIMEOUT:

@@ -65,7 +65,7 @@ class AsyncWorker(BaseWorker):
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
-        self._is_hurried = False
+        self._skips_grace = False
 
     def __repr__(self) -> str:
         return f"<AsyncWorker of {', '.join(self.functions) or 'nothing'} from {self.queue!r}>"
@@ -77,23 +77,23 @@ class AsyncWorker(BaseWorker):
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         try:
-            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_on_signal) if signals else contextlib.nullcontext():
                 await _Run(self, self._changed).work(until_idle)
         finally:
-            self.is_running = self.is_stopping = self._is_hurried = False
+            self.is_running = self.is_stopping = self._skips_grace = False
             self._loop = None
 
     def stop(self, *, now: bool = False) -> None:
         """Let ``run`` end, which waits for the jobs that run; ``now``: they are given back at once. May be
         called from any thread, and from a job's function."""
-        self._is_hurried = self._is_hurried or now
+        self._skips_grace = self._skips_grace or now
         self.is_stopping = True
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._changed.set)
 
-    def _stop_harder(self) -> None:
+    def _stop_on_signal(self) -> None:
         self.stop(now=self.is_stopping)
 
 
@@ -272,7 +272,7 @@ class _Run:
             except (StaleToken, InvalidArgument) as error:
                 log.info("%r could not be ended: %s", job, error)
             except Exception as error:  # noqa: BLE001 - as above
-                if self._worker.is_running and not self._worker._is_hurried:
+                if self._worker.is_running and not self._worker._skips_grace:
                     await asyncio.sleep(pause_after(error, failures))
                     failures += 1
                     continue
@@ -290,12 +290,12 @@ class _Run:
     # --- the end
 
     async def _drain(self, grace: float) -> None:
-        await self._finish_until(boottime() + grace, may_hurry=True)
+        await self._finish_until(boottime() + grace, is_grace=True)
         for job in list(self._tasks):
             if job.stop_reason is None:
                 job.stop_reason = "given back"
                 self._cancel(job)
-        await self._finish_until(boottime() + LAST_SECONDS, may_hurry=False)
+        await self._finish_until(boottime() + LAST_SECONDS, is_grace=False)
         is_cut_off = False
         for job in list(self._tasks):
             log.warning("%r still runs, and is given back", job)
@@ -308,10 +308,10 @@ class _Run:
                 # Wait for an absent database once, not for each job.
                 is_cut_off = isinstance(error, EngineUnavailable)
 
-    async def _finish_until(self, deadline: float, may_hurry: bool) -> None:
+    async def _finish_until(self, deadline: float, is_grace: bool) -> None:
         while self._tasks or self._unfinished:
             left = deadline - boottime()
-            if left <= 0 or (may_hurry and self._worker._is_hurried):
+            if left <= 0 or (is_grace and self._worker._skips_grace):
                 return
             self._changed.clear()
             try:

@@ -82,7 +82,7 @@ class Worker(BaseWorker):
             )
         self.queue = queue
         self._interruption: SelfPipe | None = None
-        self._is_hurried = False
+        self._skips_grace = False
 
     def __repr__(self) -> str:
         return f"<Worker of {', '.join(self.functions) or 'nothing'} from {self.queue!r}>"
@@ -98,24 +98,24 @@ class Worker(BaseWorker):
         self._begin()
         self._interruption = SelfPipe()
         try:
-            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_on_signal) if signals else contextlib.nullcontext():
                 _Run(self, self._interruption).work(until_idle)
         finally:
             self.is_running = False
             interruption, self._interruption = self._interruption, None
             interruption.close()
-            self.is_stopping = self._is_hurried = False
+            self.is_stopping = self._skips_grace = False
 
     def stop(self, *, now: bool = False) -> None:
         """Let ``run`` end, which waits for the jobs that run; ``now``: they are given back at once. May be
         called from any thread, and from a job's function."""
-        self._is_hurried = self._is_hurried or now
+        self._skips_grace = self._skips_grace or now
         self.is_stopping = True
         interruption = self._interruption
         if interruption is not None:
             interruption.wake()
 
-    def _stop_harder(self) -> None:
+    def _stop_on_signal(self) -> None:
         self.stop(now=self.is_stopping)
 
 
@@ -288,7 +288,7 @@ class _Run:
     def _drain(self) -> None:
         self._give_back_waiting()
         worker = self._worker
-        self._finish_until(lambda: boottime() + worker.grace, lambda: worker._is_hurried)
+        self._finish_until(lambda: boottime() + worker.grace, lambda: worker._skips_grace)
         for job in self._claimed.values():
             if job.stop_reason is None:
                 job.stop_reason = "given back"
