@@ -1,7 +1,8 @@
 """Worker processes: each has one handle and runs the tasks it is sent, one after the other.
 
 They are started once per measurement and sit on a pipe between two slices, where they use no CPU. A task
-is a function of a module that takes a ``Desk`` first; its result, or its failure, comes back by the pipe.
+is a function of a module. Its first parameter is a ``TaskContext``; its result, or its failure, comes back by
+the pipe.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from .contestant import Contestant, Handle, MeasurementInvalid, Place
 
-__all__ = ["Desk", "Pending", "Team", "Worker", "gather"]
+__all__ = ["Pending", "TaskContext", "Team", "Worker", "gather"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,13 +45,13 @@ _context.set_forkserver_preload(
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class TaskContext:
     """What a task works with."""
 
     handle: Handle
     place: Place
-    tell: Callable[[], None]
-    """Says to the coordinator that the task has come this far (``Pending.told``)."""
+    report_progress: Callable[[], None]
+    """Tells the coordinator that the task has come this far (``Pending.wait_for_progress``)."""
 
 
 class Worker:
@@ -66,13 +67,15 @@ class Worker:
         theirs.close()
         self._opening: Pending[None] | None = Pending(self)
 
-    def start(self, task: Callable[Concatenate[Desk, P], R], *args: P.args, **kwargs: P.kwargs) -> Pending[R]:
+    def start(
+        self, task: Callable[Concatenate[TaskContext, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[R]:
         """Begin a task; one at a time."""
         self.ready()
         self._connection.send((task, args, kwargs))
         return Pending(self)
 
-    def call(self, task: Callable[Concatenate[Desk, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, task: Callable[Concatenate[TaskContext, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self.start(task, *args, **kwargs).result()
 
     def ready(self) -> None:
@@ -120,9 +123,9 @@ class Pending(Generic[R]):
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def told(self) -> None:
-        """Wait until the task says that it has come so far."""
-        self._expect("told")
+    def wait_for_progress(self) -> None:
+        """Wait until the task calls ``TaskContext.report_progress``."""
+        self._expect("progress")
 
     def result(self) -> R:
         value: R = self._expect("done")
@@ -185,13 +188,13 @@ def _serve(connection: Connection, contestant: Contestant, place: Place, name: s
             return
         with contextlib.closing(handle):
             connection.send(("done", None))
-            desk = Desk(handle, place, lambda: connection.send(("told", None)))
+            context = TaskContext(handle, place, lambda: connection.send(("progress", None)))
             while (order := connection.recv()) is not None:
-                connection.send(_carry_out(desk, *order))
+                connection.send(_carry_out(context, *order))
 
 
-def _carry_out(desk: Desk, task: Callable[..., Any], args: Any, kwargs: Any) -> tuple[str, Any]:
+def _carry_out(context: TaskContext, task: Callable[..., Any], args: Any, kwargs: Any) -> tuple[str, Any]:
     try:
-        return "done", task(desk, *args, **kwargs)
+        return "done", task(context, *args, **kwargs)
     except Exception:  # noqa: BLE001 - whatever it is, the coordinator reports it
         return "failed", traceback.format_exc()

@@ -311,7 +311,7 @@ COMPARISONS = (
 COLUMNS = "cells, jobs, results | deadlocks found | handed over | a pair | hand-off"
 
 MEASURED = """\
-A pair is `acquire` and `release` with nobody else there; the hand-off is from a release to the grant in
+A pair is `acquire` and `release` of a lock without contention; the hand-off is from a release to the grant in
 another process that waits. Both are medians on the machine of the [results](../benchmarks/results/README.md),
 servers on loopback: the proportions tell more than the numbers. [Guarantees](guarantees.md) has the whole
 text of each.

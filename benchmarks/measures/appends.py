@@ -9,7 +9,7 @@ from ..contestant import Contestant, check
 from ..engines.events import Streams
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 
 __all__ = ["measure"]
 
@@ -96,10 +96,10 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def append(desk: Desk, stream: str, begins: float, seconds: float) -> list[float]:
+def append(context: TaskContext, stream: str, begins: float, seconds: float) -> list[float]:
     wait_for(begins)
-    return cast(Streams, desk.handle).append_until(stream, begins + seconds)
+    return cast(Streams, context.handle).append_until(stream, begins + seconds)
 
 
-def length(desk: Desk, stream: str) -> int:
-    return cast(Streams, desk.handle).length(stream)
+def length(context: TaskContext, stream: str) -> int:
+    return cast(Streams, context.handle).length(stream)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..contestant import Place, check
 from ..counter import Counter
 from ..interleaving import begin_soon, wait_for
-from ..worker import Desk, Worker, gather
+from ..worker import TaskContext, Worker, gather
 
 __all__ = ["Contended", "contend", "contend_all"]
 
@@ -37,14 +37,19 @@ class Contended:
 
 
 def contend(
-    desk: Desk,
+    context: TaskContext,
     counter_path: Path,
     begins: float,
     seconds: float,
     critical_seconds: float,
     between_seconds: float,
 ) -> Contended:
-    acquire, release, clock, sleep = desk.handle.acquire, desk.handle.release, time.monotonic, time.sleep
+    acquire, release, clock, sleep = (
+        context.handle.acquire,
+        context.handle.release,
+        time.monotonic,
+        time.sleep,
+    )
     did = Contended([], [], [], begins + seconds, 0.0)
     with Counter(counter_path) as counter:
         wait_for(begins)

@@ -11,7 +11,7 @@ from ..contestant import Contestant, check
 from ..engines.sql_counters import ROWS, Counters
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 
 __all__ = ["measure"]
 
@@ -124,8 +124,8 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def write(desk: Desk, begins: float, seconds: float, rows: int, section_seconds: float) -> Written:
-    counters = cast(Counters, desk.handle)
+def write(context: TaskContext, begins: float, seconds: float, rows: int, section_seconds: float) -> Written:
+    counters = cast(Counters, context.handle)
     choose, clock = random.Random().randint, time.monotonic
     times: list[float] = []
     tries = counters.tries
@@ -138,5 +138,5 @@ def write(desk: Desk, begins: float, seconds: float, rows: int, section_seconds:
         times.append(clock() - began)
 
 
-def total(desk: Desk) -> int:
-    return cast(Counters, desk.handle).total()
+def total(context: TaskContext) -> int:
+    return cast(Counters, context.handle).total()

@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..counter import Counter
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, Worker
+from ..worker import TaskContext, Team, Worker
 from .exclusion import give_back, take
 
 __all__ = ["measure"]
@@ -33,7 +33,7 @@ QUEUE_SECONDS = 30.0
 
 
 def wait_in_crowd(
-    desk: Desk, count: int, settle_seconds: float, window_seconds: float
+    context: TaskContext, count: int, settle_seconds: float, window_seconds: float
 ) -> tuple[int, float, float]:
     """Connections, CPU seconds in the window, and the moment at which the last one was served."""
     times: list[float] = []
@@ -42,22 +42,22 @@ def wait_in_crowd(
         times.append(time.process_time())
 
     def end() -> None:
-        times.extend((time.process_time(), connections_to(desk.place.addresses)))
-        desk.tell()
+        times.extend((time.process_time(), connections_to(context.place.addresses)))
+        context.report_progress()
 
-    with Counter(desk.place.counter) as counter:
+    with Counter(context.place.counter) as counter:
 
         def inside() -> None:
             value = counter.value
             counter.value = value + 1
 
-        desk.handle.crowd(count, inside, ((settle_seconds, begin), (window_seconds, end)))
+        context.handle.crowd(count, inside, ((settle_seconds, begin), (window_seconds, end)))
     cpu_before, cpu_after, connections = times
     return int(connections), cpu_after - cpu_before, time.monotonic()
 
 
-def count_waiting(desk: Desk) -> int | None:
-    return desk.handle.waiting()
+def count_waiting(context: TaskContext) -> int | None:
+    return context.handle.waiting()
 
 
 def until_all_wait(holder: Worker, count: int) -> None:
@@ -81,7 +81,7 @@ def measure(bench: Bench) -> Result:
             team.ready()
             holder.call(take)
             waiting = waiters.start(wait_in_crowd, count, settle_seconds, window_seconds)
-            waiting.told()
+            waiting.wait_for_progress()
             until_all_wait(holder, count)
             released = time.monotonic()
             holder.call(give_back)

@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..engines.events import Store
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -44,7 +44,7 @@ def measure(bench: Bench) -> Result:
             number += 1
             writer, subscriber = pairs[each]
             receiving = subscriber.start(receive, f"delivery-{number}", count)
-            receiving.told()
+            receiving.wait_for_progress()
             began_at = writer.call(append, f"delivery-{number}", count)
             arrived_at = receiving.result()
             check(len(arrived_at) == count, f"delivered {len(arrived_at)} of {count} events", each)
@@ -64,9 +64,11 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def append(desk: Desk, stream: str, count: int) -> list[float]:
-    return cast(Store, desk.handle).append(stream, count, lambda: time.sleep(random.uniform(*PAUSE_SECONDS)))
+def append(context: TaskContext, stream: str, count: int) -> list[float]:
+    return cast(Store, context.handle).append(
+        stream, count, lambda: time.sleep(random.uniform(*PAUSE_SECONDS))
+    )
 
 
-def receive(desk: Desk, stream: str, count: int) -> list[float]:
-    return cast(Store, desk.handle).receive(stream, count, desk.tell)
+def receive(context: TaskContext, stream: str, count: int) -> list[float]:
+    return cast(Store, context.handle).receive(stream, count, context.report_progress)

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from ..contestant import Contestant, Place, check
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["give_back", "prove_exclusion", "take"]
 
 
-def take(desk: Desk) -> None:
-    desk.handle.acquire()
+def take(context: TaskContext) -> None:
+    context.handle.acquire()
 
 
-def give_back(desk: Desk) -> None:
-    desk.handle.release()
+def give_back(context: TaskContext) -> None:
+    context.handle.release()
 
 
-def try_once(desk: Desk) -> bool:
+def try_once(context: TaskContext) -> bool:
     """Whether it could be had at once; it is given back."""
-    had = desk.handle.try_acquire()
+    had = context.handle.try_acquire()
     if had:
-        desk.handle.release()
+        context.handle.release()
     return had
 
 
-def excludes_within_the_process(desk: Desk, contestant: Contestant, place: Place) -> bool:
+def excludes_within_the_process(context: TaskContext, contestant: Contestant, place: Place) -> bool:
     other = contestant.open(place, "resource")
     try:
-        desk.handle.acquire()
+        context.handle.acquire()
         refused = not other.try_acquire()
-        desk.handle.release()
+        context.handle.release()
         granted = other.try_acquire()
         if granted:
             other.release()

@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..engines.queue import KIND, Queue
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -79,12 +79,12 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def fill(desk: Desk, finished: int) -> None:
-    cast(Queue, desk.handle).fill(desk.place, finished)
+def fill(context: TaskContext, finished: int) -> None:
+    cast(Queue, context.handle).fill(context.place, finished)
 
 
-def claim(desk: Desk, number: int) -> list[float]:
-    jobs = cast(Queue, desk.handle)
+def claim(context: TaskContext, number: int) -> list[float]:
+    jobs = cast(Queue, context.handle)
     jobs.put(range(number))
     seconds: list[float] = []
     while True:

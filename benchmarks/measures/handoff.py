@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..counter import Counter
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, Worker
+from ..worker import TaskContext, Team, Worker
 
 __all__ = ["measure"]
 
@@ -31,27 +31,27 @@ release falls anywhere between two looks. Peers at their defaults. Lower is bett
 SHORTEST_WAIT_SECONDS = 0.005
 
 
-def take_and_count(desk: Desk, counter_path: Path) -> None:
-    desk.handle.acquire()
+def take_and_count(context: TaskContext, counter_path: Path) -> None:
+    context.handle.acquire()
     with Counter(counter_path) as counter:
         counter.value += 1
 
 
-def release_after(desk: Desk, seconds: float) -> float:
+def release_after(context: TaskContext, seconds: float) -> float:
     time.sleep(seconds)
     before = time.monotonic()
-    desk.handle.release()
+    context.handle.release()
     return before
 
 
-def wait_and_count(desk: Desk, counter_path: Path) -> float:
+def wait_and_count(context: TaskContext, counter_path: Path) -> float:
     """When it was granted."""
     with Counter(counter_path) as counter:
-        desk.tell()
-        desk.handle.acquire()
+        context.report_progress()
+        context.handle.acquire()
         granted = time.monotonic()
         counter.value += 1
-        desk.handle.release()
+        context.handle.release()
     return granted
 
 
@@ -59,7 +59,7 @@ def hand_over(holder: Worker, waiter: Worker, counter_path: Path, wait_seconds: 
     """One hand-off; how long it took."""
     holder.call(take_and_count, counter_path)
     waiting = waiter.start(wait_and_count, counter_path)
-    waiting.told()
+    waiting.wait_for_progress()
     released = holder.call(release_after, wait_seconds)
     return waiting.result() - released
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..contestant import Contestant, check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 from .pairs import run_pairs
 
 __all__ = ["count_held", "hold_many", "measure"]
@@ -27,12 +27,12 @@ better.
 TTL_SECONDS = 30.0
 
 
-def hold_many(desk: Desk, count: int, ttl_seconds: float) -> None:
-    desk.handle.hold_many(count, ttl_seconds)
+def hold_many(context: TaskContext, count: int, ttl_seconds: float) -> None:
+    context.handle.hold_many(count, ttl_seconds)
 
 
-def count_held(desk: Desk) -> int:
-    return desk.handle.held()
+def count_held(context: TaskContext) -> int:
+    return context.handle.held()
 
 
 @dataclass(frozen=True, slots=True)

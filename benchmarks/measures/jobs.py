@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..engines.queue import Jobs, analyse
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 
 __all__ = ["measure"]
 
@@ -92,16 +92,16 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def put(desk: Desk, number: int) -> None:
-    cast(Jobs, desk.handle).put(range(number))
-    analyse(desk.place)
+def put(context: TaskContext, number: int) -> None:
+    cast(Jobs, context.handle).put(range(number))
+    analyse(context.place)
 
 
-def unfinished(desk: Desk) -> int:
-    return cast(Jobs, desk.handle).unfinished()
+def unfinished(context: TaskContext) -> int:
+    return cast(Jobs, context.handle).unfinished()
 
 
-def work(desk: Desk, begins: float) -> tuple[list[int], float, float]:
+def work(context: TaskContext, begins: float) -> tuple[list[int], float, float]:
     """The jobs that ran here, when the last did, and when the worker had ended."""
     jobs: list[int] = []
     last = 0.0
@@ -112,5 +112,5 @@ def work(desk: Desk, begins: float) -> tuple[list[int], float, float]:
         last = moment
 
     wait_for(begins)
-    cast(Jobs, desk.handle).work(ran, None, lambda: None)
+    cast(Jobs, context.handle).work(ran, None, lambda: None)
     return jobs, last, time.monotonic()

@@ -11,7 +11,7 @@ from ..contestant import Contestant, MeasurementInvalid, check
 from ..engines.ownership import TTL_SECONDS, Membership
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, Worker
+from ..worker import TaskContext, Team, Worker
 
 __all__ = ["measure"]
 
@@ -127,9 +127,9 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def join(desk: Desk, partitions: int) -> str:
-    return cast(Membership, desk.handle).join(partitions)
+def join(context: TaskContext, partitions: int) -> str:
+    return cast(Membership, context.handle).join(partitions)
 
 
-def look(desk: Desk) -> GroupInfo | None:
-    return cast(Membership, desk.handle).look()
+def look(context: TaskContext) -> GroupInfo | None:
+    return cast(Membership, context.handle).look()

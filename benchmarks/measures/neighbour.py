@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..counter import Counter
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -30,13 +30,18 @@ is better.
 PAUSE_SECONDS = 0.001
 
 
-def hammer(desk: Desk, begins: float, seconds: float) -> int:
+def hammer(context: TaskContext, begins: float, seconds: float) -> int:
     wait_for(begins)
-    return desk.handle.pairs_until(begins + seconds)
+    return context.handle.pairs_until(begins + seconds)
 
 
-def timed_pairs(desk: Desk, counter_path: Path, begins: float, seconds: float) -> list[float]:
-    acquire, release, clock, sleep = desk.handle.acquire, desk.handle.release, time.monotonic, time.sleep
+def timed_pairs(context: TaskContext, counter_path: Path, begins: float, seconds: float) -> list[float]:
+    acquire, release, clock, sleep = (
+        context.handle.acquire,
+        context.handle.release,
+        time.monotonic,
+        time.sleep,
+    )
     times: list[float] = []
     with Counter(counter_path) as counter:
         wait_for(begins)

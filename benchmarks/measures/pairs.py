@@ -7,7 +7,7 @@ import time
 from ..contestant import Contestant, check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure", "run_pairs"]
 
@@ -24,15 +24,15 @@ every grant, the keeper running. CPU time is that of the process and all its thr
 """
 
 
-def run_pairs(desk: Desk, seconds: float) -> tuple[int, float, float]:
+def run_pairs(context: TaskContext, seconds: float) -> tuple[int, float, float]:
     """How many pairs, in how many seconds, with how much CPU time of the process and all its threads."""
     cpu, began = time.process_time(), time.monotonic()
-    pairs = desk.handle.pairs_until(began + seconds)
+    pairs = context.handle.pairs_until(began + seconds)
     return pairs, time.monotonic() - began, time.process_time() - cpu
 
 
-def new_token(desk: Desk) -> int | None:
-    return desk.handle.token()
+def new_token(context: TaskContext) -> int | None:
+    return context.handle.token()
 
 
 def add_rounds(row: Row, scripts: float, least: int) -> None:

@@ -9,7 +9,7 @@ from ..connections import ports_to
 from ..contestant import check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, Worker, gather
+from ..worker import TaskContext, Team, Worker, gather
 from .held import count_held, hold_many
 
 __all__ = ["measure"]
@@ -41,13 +41,13 @@ KEEPER = "keeper"
 """In the name of a thread that renews."""
 
 
-def idle(desk: Desk, seconds: float) -> tuple[float, list[str], list[int]]:
+def idle(context: TaskContext, seconds: float) -> tuple[float, list[str], list[int]]:
     """CPU seconds that this process used while its main thread slept, the names of its threads, and the ports
     of its connections to servers."""
     cpu = time.process_time()
     time.sleep(seconds)
     used = time.process_time() - cpu
-    return used, [each.name for each in threading.enumerate()], ports_to(desk.place.addresses)
+    return used, [each.name for each in threading.enumerate()], ports_to(context.place.addresses)
 
 
 def connections(bench: Bench, ports: list[int]) -> dict[str, float]:
@@ -60,8 +60,8 @@ def connections(bench: Bench, ports: list[int]) -> dict[str, float]:
     return {"connections": len(ports), "listening": listening, "asking": len(ports) - listening}
 
 
-def least_remaining(desk: Desk) -> float:
-    return desk.handle.least_remaining()
+def least_remaining(context: TaskContext) -> float:
+    return context.handle.least_remaining()
 
 
 def measure(bench: Bench) -> Result:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..contestant import check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -44,7 +44,9 @@ SITUATIONS: Sequence[Situation] = (
 """(key, label, when nothing new is begun any more; None: as usual)"""
 
 
-def run_schedules(desk: Desk, seeds: range, stop_at: float | None) -> tuple[float, float, list[str]]:
+def run_schedules(
+    context: TaskContext, seeds: range, stop_at: float | None
+) -> tuple[float, float, list[str]]:
     """Seconds of CPU time and virtual seconds for each, and what was wrong."""
     if str(TESTS) not in sys.path:
         sys.path.append(str(TESTS))

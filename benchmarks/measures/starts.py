@@ -9,7 +9,7 @@ from typing import cast
 from ..engines.queue import Jobs
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -43,7 +43,7 @@ def measure(bench: Bench) -> Result:
         def one_slice(each: object) -> None:
             putter, worker = pairs[each]  # type: ignore[index]  # one of the contestants
             begun = worker.start(work, number + WARM_UP)
-            begun.told()
+            begun.wait_for_progress()
             put_at = putter.call(put_one_by_one, number + WARM_UP)
             ran_at = begun.result()
             delays = [ran_at[job] - moment for job, moment in enumerate(put_at)]
@@ -62,16 +62,16 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def work(desk: Desk, number: int) -> dict[int, float]:
+def work(context: TaskContext, number: int) -> dict[int, float]:
     """When each job began."""
     ran_at: dict[int, float] = {}
-    cast(Jobs, desk.handle).work(ran_at.__setitem__, number, desk.tell)
+    cast(Jobs, context.handle).work(ran_at.__setitem__, number, context.report_progress)
     return ran_at
 
 
-def put_one_by_one(desk: Desk, number: int) -> list[float]:
+def put_one_by_one(context: TaskContext, number: int) -> list[float]:
     put_at = []
-    jobs = cast(Jobs, desk.handle)
+    jobs = cast(Jobs, context.handle)
     for job in range(number):
         time.sleep(random.uniform(*PAUSE_SECONDS))
         put_at.append(time.monotonic())

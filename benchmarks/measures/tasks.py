@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..contestant import Contestant, check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team
+from ..worker import TaskContext, Team
 
 __all__ = ["measure"]
 
@@ -39,12 +39,12 @@ class Entry:
         return f"{self.contestant.label}, {self.tasks} task{'s' * (self.tasks > 1)}"
 
 
-def run_tasks(desk: Desk, tasks: int, seconds: float) -> tuple[int, float, float, int | None]:
+def run_tasks(context: TaskContext, tasks: int, seconds: float) -> tuple[int, float, float, int | None]:
     """How many pairs, in how many seconds, with how much CPU time; and a token of a grant after them."""
     cpu, began = time.process_time(), time.monotonic()
-    pairs = desk.handle.tasks_until(tasks, began + seconds)
+    pairs = context.handle.tasks_until(tasks, began + seconds)
     took, used = time.monotonic() - began, time.process_time() - cpu
-    return pairs, took, used, desk.handle.token()
+    return pairs, took, used, context.handle.token()
 
 
 def measure(bench: Bench) -> Result:

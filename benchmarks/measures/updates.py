@@ -10,7 +10,7 @@ from ..contestant import Contestant, check
 from ..engines.cells import WAYS, Counting, Way
 from ..interleaving import Bench, begin_soon, wait_for
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 
 __all__ = ["measure"]
 
@@ -105,8 +105,8 @@ def measure(bench: Bench) -> Result:
     )
 
 
-def add(desk: Desk, way: Way, begins: float, seconds: float) -> Added:
-    counting, clock = cast(Counting, desk.handle), time.monotonic
+def add(context: TaskContext, way: Way, begins: float, seconds: float) -> Added:
+    counting, clock = cast(Counting, context.handle), time.monotonic
     times: list[float] = []
     wait_for(begins)
     ends = begins + seconds
@@ -118,5 +118,5 @@ def add(desk: Desk, way: Way, begins: float, seconds: float) -> Added:
     return Added(times, len(times) - 1)
 
 
-def total(desk: Desk, way: Way) -> int:
-    return cast(Counting, desk.handle).total(way)
+def total(context: TaskContext, way: Way) -> int:
+    return cast(Counting, context.handle).total(way)

@@ -7,7 +7,7 @@ import time
 from ..contestant import check
 from ..interleaving import Bench
 from ..results import Metric, Result, Row
-from ..worker import Desk, Team, gather
+from ..worker import TaskContext, Team, gather
 from .exclusion import give_back, take
 
 __all__ = ["measure"]
@@ -21,13 +21,13 @@ better.
 """
 
 
-def wait_long(desk: Desk) -> tuple[float, float]:
+def wait_long(context: TaskContext) -> tuple[float, float]:
     """Seconds waited, and CPU seconds used meanwhile by this process."""
     cpu, began = time.process_time(), time.monotonic()
-    desk.tell()
-    desk.handle.acquire()
+    context.report_progress()
+    context.handle.acquire()
     waited, used = time.monotonic() - began, time.process_time() - cpu
-    desk.handle.release()
+    context.handle.release()
     return waited, used
 
 
@@ -46,7 +46,7 @@ def measure(bench: Bench) -> Result:
             gather([holder.start(take) for holder in holders])
             pending = [waiter.start(wait_long) for waiter in waiters]
             for each in pending:
-                each.told()
+                each.wait_for_progress()
             time.sleep(seconds)
             gather([holder.start(give_back) for holder in holders])
             for contestant, (waited, used) in zip(bench.contestants, gather(pending), strict=True):

@@ -50,7 +50,7 @@ class Counter:
         (lambda _: new_system(lease=0), "lease"),
         (lambda _: new_system(events_schema='"; DROP'), "events_schema"),
         (lambda _: actors.System(None, AWAITED), "holdfast.actors.aio"),
-        (lambda _: aio.System(None, BLOCKING), "holdfast.actors has"),
+        (lambda _: aio.System(None, BLOCKING), "use holdfast.actors"),
         (lambda _: actors.context(), "no message is handled here"),
     ],
 )
@@ -106,7 +106,7 @@ class Empty:
         (Awaits, {}, "holdfast.actors.aio"),
         (Slotted, {}, "has __slots__"),
         (SlottedInPart, {}, "has __slots__"),
-        (Empty, {}, "no method for any message"),
+        (Empty, {}, "has no messages"),
         (Counter, {"state": "events"}, "apply"),
         (Counter, {"state": "row"}, "'value' or 'events'"),
         (Counter, {"attempts": 0}, "attempts"),

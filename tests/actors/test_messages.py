@@ -301,7 +301,7 @@ def test_a_handler_may_not_ask_and_what_it_tells_is_its_own(play: Play) -> None:
         system.actor("curious")(Curious)
         await system.tell("curious", "x", "ask")
         await system.run(until_idle=True)
-        assert "cannot wait for another" in str(seen[0])
+        assert "cannot wait for a reply" in str(seen[0])
 
     play(story)
 

@@ -117,7 +117,7 @@ def test_functions_of_cancelled_and_lost_jobs_are_cancelled(url: str) -> None:
             try:
                 await asyncio.sleep(60)
             finally:
-                told.append(job.told)
+                told.append(job.stop_reason)
 
         id_ = await queue.put("a")
         async with running(worker):

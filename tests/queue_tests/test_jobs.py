@@ -370,7 +370,7 @@ def test_bad_jobs_are_refused_without_io(given: dict[str, object], message: str)
 
 def test_a_schedule_has_no_time_of_its_own() -> None:
     queue = holdfast.queue.connect("sqlite:///never-made.db")
-    with pytest.raises(InvalidArgument, match="run_at has no place"):
+    with pytest.raises(InvalidArgument, match="cannot have a run_at"):
         queue.schedule("s", "a", every=60, run_at=timedelta(hours=1))
 
 

@@ -111,7 +111,7 @@ def test_a_long_job_keeps_its_lease_and_learns_of_its_cancellation(queue: Queue)
         begun.set()
         while not job.should_stop:
             may_end.wait(0.01)
-        raise RuntimeError(f"told: {job.told}")
+        raise RuntimeError(f"stop reason: {job.stop_reason}")
 
     id_ = queue.put("long")
     with running(worker):
@@ -136,7 +136,7 @@ def test_it_learns_that_its_job_was_given_to_another(queue: Queue, url: str) -> 
         job.extend(0.05)  # as if this process had been stopped since
         begun.set()
         wait_until(lambda: job.should_stop)
-        told.append(job.told)
+        told.append(job.stop_reason)
         with pytest.raises(StaleToken):
             job.finish()
 
@@ -356,7 +356,7 @@ def test_a_worker_needs_a_function_and_says_so(queue: Queue) -> None:
         worker.job("c", cron="* *")
     with pytest.raises(InvalidArgument, match="concurrency"):
         Worker(queue, concurrency=0)
-    with pytest.raises(InvalidArgument, match="take AsyncWorker"):
+    with pytest.raises(InvalidArgument, match="use AsyncWorker"):
         Worker(aio.connect("sqlite:///never-made.db"))  # type: ignore[arg-type]  # the mistake under test
-    with pytest.raises(InvalidArgument, match="take Worker"):
+    with pytest.raises(InvalidArgument, match="use Worker"):
         aio.AsyncWorker(queue)  # type: ignore[arg-type]  # as above

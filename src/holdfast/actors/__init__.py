@@ -20,7 +20,7 @@
 
 An actor is named by its kind and a key. Its messages are jobs of the queue, in one lane for each actor; its
 state is in the queue's database. What a message changes, the messages it sends, its reply and its end are one
-transaction: a worker that is killed has changed nothing, and one that was stopped and wakes is refused.
+transaction: a worker that is killed has changed nothing, and a worker that continues after a stop is refused.
 ``holdfast.actors.aio`` has the same, awaited.
 """
 

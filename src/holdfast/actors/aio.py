@@ -1,7 +1,7 @@
 """Actors for asyncio: the calls of ``holdfast.actors``, the same names, awaited.
 
 What a call does and raises is described at the call of the same name there. The methods of an actor may be
-``async`` or plain; a plain one that takes long keeps the loop from extending the leases.
+``async`` or plain; a plain handler that runs long keeps the loop from extending the leases.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..runtime.clock import boottime
 from . import base
 from .base import BaseSystem, check_ask_timeout, redo_pause
 from .context import Context, context, open_context
+from .invocation import Invocation, failed
 from .messages import kind_of_job
 from .model import DeadLetter, MessageFailed, Rejected
 from .replies import NO_REPLY, late, replies_namespace, reply_in
-from .turns import Turn, failed
 
 __all__ = ["AsyncSystem", "Context", "DeadLetter", "MessageFailed", "Rejected", "System", "context"]
 
@@ -61,7 +61,7 @@ class AsyncSystem(BaseSystem):
         if not isinstance(queue, AsyncQueue):
             raise InvalidArgument(
                 "System(client, queue) takes a queue of holdfast.queue.aio.connect(url); this is"
-                f" {type(queue).__name__} (holdfast.actors has the system for that of threads)"
+                f" {type(queue).__name__} (for a queue of threads, use holdfast.actors)"
             )
         super().__init__(client, queue.namespace, concurrency, lease, keep_ids, events_schema)
         self._queue = queue
@@ -87,13 +87,13 @@ class AsyncSystem(BaseSystem):
         connection: Executes | None = None,
         **fields: Any,
     ) -> None:
-        """Put a message into the mailbox of an actor, which handles it after those that are there.
+        """Put a message into the mailbox of an actor, which handles it after the messages that are there.
 
         Two with the same ``id`` to the same actor are one: the second is dropped, also after the first was
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
         handler, it is committed with what the handler does.
         """
-        new = self._told(kind, key, message, fields, id)
+        new = self._new_tell(kind, key, message, fields, id)
         if connection is not None or not self._joins_message(new):
             await self._run(self._put_call(new), connection)
 
@@ -148,7 +148,7 @@ class AsyncSystem(BaseSystem):
         self._is_running = True
         try:
             await self._install()
-            await _Mailroom(self, kinds).handle_until(self._stopping, until_idle)
+            await _Dispatcher(self, kinds).handle_until(self._stopping, until_idle)
         finally:
             self._stopping.clear()
             self._is_running = False
@@ -182,12 +182,12 @@ class AsyncSystem(BaseSystem):
         stored = await self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
-            turn = Turn(definition, message, stored)
-            with open_context(self._open_context(job, message, definition, turn)) as opened:
-                reply = turn.call()
+            invocation = Invocation(definition, message, stored)
+            with open_context(self._open_context(job, message, definition, invocation)) as opened:
+                reply = invocation.call()
                 if inspect.isawaitable(reply):
                     reply = await reply
-                outcome = turn.outcome(opened, reply)
+                outcome = invocation.outcome(opened, reply)
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise
@@ -221,7 +221,7 @@ class AsyncSystem(BaseSystem):
 System = AsyncSystem
 
 
-class _Mailroom:
+class _Dispatcher:
     """The tasks of one ``run``, one for each message."""
 
     def __init__(self, system: AsyncSystem, kinds: list[str]) -> None:
@@ -231,7 +231,7 @@ class _Mailroom:
         self._forgets = EventClock(30.0)
 
     async def handle_until(self, stopping: asyncio.Event, until_idle: bool) -> None:
-        heart = asyncio.create_task(self._extend())
+        heartbeat = asyncio.create_task(self._extend())
         stopped = asyncio.create_task(stopping.wait())
         waiting: asyncio.Task[bool] | None = None
         try:
@@ -258,10 +258,10 @@ class _Mailroom:
                 done, _ = await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
                 if waiting in done:
                     waiting = None
-            if self._tasks:  # what was begun is handled to its end, under its lease
+            if self._tasks:  # messages that have begun are handled to their end, under their leases
                 await asyncio.wait(set(self._tasks))
         finally:
-            await _cancelled({heart, stopped, *self._tasks})
+            await _cancelled({heartbeat, stopped, *self._tasks})
             if waiting is not None:
                 await asyncio.wait({waiting})
 
@@ -304,7 +304,7 @@ class _Mailroom:
 
 
 def _is_being_cancelled() -> bool:
-    """The task itself, and not only something that it waited for."""
+    """Whether the current task is cancelled, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -318,42 +318,42 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _Replies:
-    """Waits for replies: one task listens, for all that ask.
+    """Waits for replies: one task listens for all callers of ``ask``.
 
-    The task that listens counts the announcements, so a reply that is announced between a look and the wait
-    is not slept through.
+    A caller takes the event before its query, so that it does not miss a reply that is announced between
+    the query and the wait.
     """
 
     def __init__(self, queue: AsyncQueue) -> None:
         self._queue = queue
         self._store = queue._store.sibling(replies_namespace(queue.namespace))
-        self._heard = asyncio.Event()
+        self._notified = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
 
     async def wait_for(self, job: int, what: str, seconds: float) -> Any:
         deadline = boottime() + seconds
         while True:
-            heard = self._heard
+            notified = self._notified
             reply = reply_in(await self._queue._store.run(get_call(job)), what)
             if reply is not NO_REPLY:
                 return reply
             left = deadline - boottime()
             if left <= 0:
                 raise late(what, seconds)
-            if self._listener is None and not heard.is_set():
+            if self._listener is None and not notified.is_set():
                 self._listener = asyncio.create_task(self._listen())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, 1.0)):
-                    await heard.wait()
+                    await notified.wait()
 
     async def _listen(self) -> None:
-        """Once, on behalf of all: it outlives the one that began it."""
+        """Run once for all callers; continues if the caller that began it is cancelled."""
         try:
             await self._store.wait(1.0)
-        except Exception as error:  # noqa: BLE001 - those that ask look for themselves
+        except Exception as error:  # noqa: BLE001 - the waiting callers poll
             logger.warning("replies are not announced now: %s", error)
             await asyncio.sleep(0.1)
         finally:
             self._listener = None
-            heard, self._heard = self._heard, asyncio.Event()
-            heard.set()
+            notified, self._notified = self._notified, asyncio.Event()
+            notified.set()

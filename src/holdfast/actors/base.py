@@ -19,10 +19,10 @@ from ..queue.store import Call
 from . import plans
 from .context import Context, current
 from .definitions import ATTEMPTS, BACKOFF_SECONDS, Definition, check_fields, define
+from .invocation import Invocation, Outcome, Stored, attributes_of, restored
 from .messages import NewMessage, Received, new_message, received
 from .model import DeadLetter, MessageFailed, StateKind
 from .plans import Address
-from .turns import Outcome, Stored, Turn, attributes_of, restored
 
 __all__ = ["ASK_SECONDS", "REDO_TIMES", "WAIT_SECONDS", "BaseSystem", "check_ask_timeout", "redo_pause"]
 
@@ -68,7 +68,7 @@ class BaseSystem:
         self._keep_ids = check_older_than(keep_ids)
         if not isinstance(events_schema, str) or _SCHEMA.fullmatch(events_schema) is None:
             raise InvalidArgument(
-                "events_schema is that of holdfast.events: at most 63 lower-case letters, digits and"
+                "events_schema is the schema of holdfast.events: at most 63 lower-case letters, digits and"
                 f" underscores; it is {events_schema!r}"
             )
         self._namespace = namespace
@@ -88,10 +88,11 @@ class BaseSystem:
         """The class of a kind of actors: each public method is a message, each attribute without an
         underscore in front a part of the state.
 
-        ``state="value"``: the attributes are stored as JSON. ``state="events"``: what ``context().append``
-        was told is stored, and ``apply(event)`` rebuilds the attributes from it; every ``snapshot_every``
-        events they are stored as well. A message whose handler raises is tried again ``attempts`` times in
-        all, with pauses that grow from ``backoff`` seconds on; then it is a dead letter.
+        ``state="value"``: the attributes are stored as JSON. ``state="events"``: the events of
+        ``context().append`` are stored, and ``apply(event)`` rebuilds the attributes from them; after every
+        ``snapshot_every`` events the attributes are stored as well. A message whose handler
+        raises is tried ``attempts`` times in all, with pauses that grow from ``backoff`` seconds on; then it
+        is a dead letter.
         """
         if state not in ("value", "events"):
             raise InvalidArgument(f"state is 'value' or 'events'; it is {state!r}")
@@ -127,13 +128,13 @@ class BaseSystem:
                 self._stream(kind, key)
         return made
 
-    def _told(
+    def _new_tell(
         self, kind: str, key: str, message: str, fields: Mapping[str, Any], id_: str | None
     ) -> NewMessage:
         return self._new_message(kind, key, message, fields, id_, False)
 
     def _joins_message(self, new: NewMessage) -> bool:
-        """Sent by a handler: it is committed with what the handler does."""
+        """Whether a handler sends it: then it is committed with the outcome of the handler."""
         handled = current.get()
         if handled is None:
             return False
@@ -144,9 +145,9 @@ class BaseSystem:
         handled = current.get()
         if handled is not None:
             raise InvalidArgument(
-                f"the actor {handled.kind} {handled.key!r} handles a message, and cannot wait for another:"
-                " two that ask each other would wait for ever. Send a message by tell(), and let it be"
-                " answered by a message"
+                f"the actor {handled.kind} {handled.key!r} handles a message, and cannot wait for a reply:"
+                " two actors that ask each other would wait for ever. Send a message by tell(), and let the"
+                " other actor answer with a message"
             )
 
     @staticmethod
@@ -182,7 +183,7 @@ class BaseSystem:
 
     @staticmethod
     def _check_attempts(job: BaseJob, definition: Definition) -> None:
-        """A worker that dies says nothing: the next one does."""
+        """A worker that died could not end the message as failed: the next worker does it."""
         if job.attempt > definition.attempts:
             raise MessageFailed(
                 f"its workers died or were stopped at each of its {definition.attempts} attempts"
@@ -216,15 +217,17 @@ class BaseSystem:
     def _commit_call(self, job: BaseJob, address: Address, outcome: Outcome) -> Call[bool]:
         return lambda session: plans.commit(session, job.claim, address, outcome)
 
-    def _open_context(self, job: BaseJob, message: Received, definition: Definition, turn: Turn) -> Context:
+    def _open_context(
+        self, job: BaseJob, message: Received, definition: Definition, invocation: Invocation
+    ) -> Context:
         return Context(
             self.client,
             message.kind,
             message.key,
             message.id,
             job.attempt,
-            self._told,
-            turn.append if definition.has_events else None,
+            self._new_tell,
+            invocation.append if definition.has_events else None,
         )
 
     # --- looking

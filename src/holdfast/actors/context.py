@@ -16,7 +16,7 @@ __all__ = ["Context", "context", "current", "open_context"]
 
 
 class Context:
-    """The message that is handled now. ``client`` is the one that the system was made with."""
+    """The message that is handled now. ``client`` is the client of the system."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ def context() -> Context:
     found = current.get()
     if found is None:
         raise InvalidArgument(
-            "no message is handled here: context() is for the methods of an actor, in the thread or task"
-            " that they were called in"
+            "no message is handled here: call context() in a method of an actor, in the thread or task in"
+            " which the method runs"
         )
     return found
 

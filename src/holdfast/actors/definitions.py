@@ -59,8 +59,8 @@ def define(
     _check_making(kind, actor)
     if any(vars(each).get("__slots__") for each in actor.__mro__):
         raise InvalidArgument(
-            f"the class {actor.__name__} of {kind!r} has __slots__, and the state of an actor is what its"
-            " __dict__ has: leave them out"
+            f"the class {actor.__name__} of {kind!r} has __slots__, and the state of an actor is its"
+            " __dict__: leave __slots__ out"
         )
     messages = {
         name: _signature(kind, name, function, may_await)
@@ -71,8 +71,8 @@ def define(
     }
     if not messages:
         raise InvalidArgument(
-            f"the class {actor.__name__} of {kind!r} has no method for any message: a message is a method"
-            " whose name has no underscore in front"
+            f"the class {actor.__name__} of {kind!r} has no messages: each public method is a message, so add"
+            " one whose name has no underscore in front"
         )
     if has_events:
         _check_apply(kind, actor)
@@ -91,8 +91,8 @@ def _check_making(kind: str, actor: type[Any]) -> None:
         inspect.signature(actor).bind()
     except (TypeError, ValueError):
         raise InvalidArgument(
-            f"the class {actor.__name__} of {kind!r} is made without arguments, as it is before its first"
-            " message: give the parameters of __init__ defaults, or leave them out"
+            f"the class {actor.__name__} of {kind!r} is constructed without arguments, in the state before"
+            " its first message: give the parameters of __init__ defaults, or leave them out"
         ) from None
 
 
@@ -101,15 +101,15 @@ def _check_apply(kind: str, actor: type[Any]) -> None:
     if not inspect.isfunction(apply) or inspect.iscoroutinefunction(apply):
         raise InvalidArgument(
             f"{kind!r} keeps events, so its class {actor.__name__} needs a plain method apply(self, event),"
-            " which changes the attributes as the event says"
+            " which changes the attributes according to the event"
         )
 
 
 def _signature(kind: str, name: str, function: Any, may_await: bool) -> inspect.Signature:
     if inspect.iscoroutinefunction(function) and not may_await:
         raise InvalidArgument(
-            f"the method {name} of {kind!r} is async, and this system is for threads: use that of"
-            " holdfast.actors.aio"
+            f"the method {name} of {kind!r} is async, and this system is for threads: use the system"
+            " of holdfast.actors.aio"
         )
     signature = inspect.signature(function)
     for parameter in list(signature.parameters.values())[1:]:

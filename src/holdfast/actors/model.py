@@ -1,4 +1,4 @@
-"""What actors say of messages, as values; and the errors of their own."""
+"""What actors report of messages, as values; and their own errors."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 **The commit of a message** first locks the lanes of its own mailbox and of those it sends to, in one order,
 so that two actors that write to each other do not wait for each other. Then it finishes the job, which only
 the present claimant may (a zombie is refused by the job's token, and rolls back), stores the state if its
-version is still the one that the handler saw, and puts the messages. The reply is the job's result, so nobody
-sees it before the rest.
+version is still the version that the handler loaded, and puts the messages. The reply is the job's result, so
+no caller sees it before the rest is committed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..queue import plans as queue_plans
 from ..queue.claimant import ClaimedJob
 from ..queue.texts import SQLITE, Session
 from . import tables
+from .invocation import Outcome, Stored
 from .messages import NewMessage
 from .replies import replies_namespace
-from .turns import Outcome, Stored
 
 __all__ = ["Address", "commit", "events_in", "forget", "install", "load", "put", "stream_name"]
 
@@ -62,7 +62,7 @@ def install(session: Session, events_schema: str | None) -> Plan[None]:
 
 
 def put(session: Session, message: NewMessage) -> Plan[int]:
-    """The id of its job. One whose id was seen before is not put again: that job's."""
+    """The id of its job. A message whose id was seen before is not put again: the id of the earlier job."""
     yield from queue_plans.check_transaction(session)
 
     def locked() -> Plan[int]:
@@ -110,7 +110,7 @@ def forget(session: Session, older_than: float) -> Plan[int]:
 
 
 def load(session: Session, address: Address) -> Plan[Stored]:
-    """As the last message has left it."""
+    """The state after the last message."""
     if address.stream is not None:
         return (yield from _load_events(events_in(session, address.events_schema), address.stream))
     found: Result = yield Statement(tables.texts_for(session.texts).load, _names(session, address))
@@ -144,7 +144,7 @@ def _names(session: Session, address: Address) -> dict[str, object]:
 
 
 def commit(session: Session, job: ClaimedJob, address: Address, outcome: Outcome) -> Plan[bool]:
-    """All that came of a message. False: it was committed before, and the answer got lost.
+    """Commit the outcome of a message. False: it was committed before, and the reply was lost.
 
     Raises StaleToken if the job was given to another worker, and Conflict if the state has another version.
     """
@@ -181,7 +181,7 @@ def _save_value(session: Session, address: Address, state: str, expected: int) -
     if not saved.rows:
         error = Conflict(
             f"the state of {address.kind} {address.key!r} is no longer at version {expected}, and nothing was"
-            " changed: it was written to by something else than its messages"
+            " changed: something other than its messages wrote to it"
         )
         error.name = address.key
         raise error

@@ -21,10 +21,10 @@ from ..runtime.clock import boottime
 from . import base
 from .base import BaseSystem, check_ask_timeout, redo_pause
 from .context import open_context
+from .invocation import Invocation, failed
 from .messages import kind_of_job
 from .model import DeadLetter
 from .replies import NO_REPLY, late, replies_namespace, reply_in
-from .turns import Turn, failed
 
 __all__ = ["System"]
 
@@ -55,7 +55,7 @@ class System(BaseSystem):
         if not isinstance(queue, Queue):
             raise InvalidArgument(
                 "System(client, queue) takes a queue of holdfast.queue.connect(url); this is"
-                f" {type(queue).__name__} (holdfast.actors.aio has the system for that of asyncio)"
+                f" {type(queue).__name__} (for a queue of asyncio, use holdfast.actors.aio)"
             )
         super().__init__(client, queue.namespace, concurrency, lease, keep_ids, events_schema)
         self._queue = queue
@@ -80,13 +80,13 @@ class System(BaseSystem):
         connection: Executes | None = None,
         **fields: Any,
     ) -> None:
-        """Put a message into the mailbox of an actor, which handles it after those that are there.
+        """Put a message into the mailbox of an actor, which handles it after the messages that are there.
 
         Two with the same ``id`` to the same actor are one: the second is dropped, also after the first was
         handled. With a ``connection`` to the same database: in the transaction that is open there. Sent by a
         handler, it is committed with what the handler does.
         """
-        new = self._told(kind, key, message, fields, id)
+        new = self._new_tell(kind, key, message, fields, id)
         if connection is not None or not self._joins_message(new):
             self._run(self._put_call(new), connection)
 
@@ -136,8 +136,8 @@ class System(BaseSystem):
             raise InvalidArgument("this system runs already: raise its concurrency instead")
         try:
             self._install()
-            with _Mailroom(self, kinds) as room:
-                room.handle_until_stopped(until_idle)
+            with _Dispatcher(self, kinds) as dispatcher:
+                dispatcher.handle_until_stopped(until_idle)
         finally:
             self._is_stopping = False
             self._running.release()
@@ -170,9 +170,9 @@ class System(BaseSystem):
         stored = self._run(self._load_call(address))
         try:
             self._check_attempts(job, definition)
-            turn = Turn(definition, message, stored)
-            with open_context(self._open_context(job, message, definition, turn)) as context:
-                outcome = turn.outcome(context, turn.call())
+            invocation = Invocation(definition, message, stored)
+            with open_context(self._open_context(job, message, definition, invocation)) as context:
+                outcome = invocation.outcome(context, invocation.call())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - what a handler raises is the asker's, or the dead letter's
             found = failed(message, error)
             if found is None:
@@ -193,10 +193,10 @@ class System(BaseSystem):
         return self._store.run(call, connection)
 
 
-class _Mailroom:
-    """The threads of one ``run``: each takes the next message when it is done with one.
+class _Dispatcher:
+    """The threads of one ``run``: a thread that has handled a message claims the next one.
 
-    A thread keeps its place while it looks for the next, so ``_busy`` is 0 only when nothing is handled.
+    The thread stays counted in ``_busy`` while it claims, so ``_busy`` is 0 only when nothing is handled.
     """
 
     def __init__(self, system: System, kinds: list[str]) -> None:
@@ -210,21 +210,21 @@ class _Mailroom:
         self._closed = threading.Event()
         self._forgets = EventClock(30.0)
         self._pool = ThreadPoolExecutor(system.concurrency, thread_name_prefix="holdfast-actors")
-        self._heart = threading.Thread(target=self._extend, name="holdfast-actors-heart", daemon=True)
+        self._heartbeat = threading.Thread(target=self._extend, name="holdfast-actors-heartbeat", daemon=True)
 
-    def __enter__(self) -> _Mailroom:
-        self._heart.start()
+    def __enter__(self) -> _Dispatcher:
+        self._heartbeat.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was begun is handled to its end, under its lease."""
+        """Messages whose handling has begun are handled to their end, under their leases."""
         with self._freed:
             self._is_closing = True
             while self._busy:  # a thread that claims just now still hands its messages to the pool
                 self._freed.wait(base.WAIT_SECONDS)
         self._pool.shutdown()
         self._closed.set()
-        self._heart.join()
+        self._heartbeat.join()
 
     def handle_until_stopped(self, until_idle: bool) -> None:
         while not self._system._is_stopping:
@@ -292,7 +292,7 @@ class _Mailroom:
         """The next message of this mailbox is ready now, and no other worker was notified."""
         try:
             self._fill(own_places=1)
-        except Exception as error:  # noqa: BLE001 - the thread that waits for messages meets it as well
+        except Exception as error:  # noqa: BLE001 - the thread that waits for messages gets the same error
             logger.warning("the mailboxes cannot be read now: %s", error)
 
     def _extend(self) -> None:
@@ -307,23 +307,23 @@ class _Mailroom:
 
 
 class _Replies:
-    """Waits for replies: one thread listens, for all that ask.
+    """Waits for replies: one of the waiting threads listens for all of them.
 
-    The thread that listens counts the announcements, so a reply that is announced between a look and the wait
-    is not slept through.
+    The listening thread counts the notifications, so that a waiter does not miss a reply that is announced
+    between its query and its wait.
     """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._store = queue._store.sibling(replies_namespace(queue.namespace))
-        self._heard = threading.Condition()
+        self._notified = threading.Condition()
         self._count = 0
         self._is_listening = False
 
     def wait_for(self, job: int, what: str, seconds: float) -> Any:
         deadline = boottime() + seconds
         while True:
-            with self._heard:
+            with self._notified:
                 seen = self._count
             reply = reply_in(self._queue._store.run(get_call(job)), what)
             if reply is not NO_REPLY:
@@ -334,17 +334,17 @@ class _Replies:
             self._wait(seen, min(left, 1.0))
 
     def _wait(self, seen: int, seconds: float) -> None:
-        with self._heard:
+        with self._notified:
             if self._count != seen:
                 return
             if self._is_listening:
-                self._heard.wait(seconds)
+                self._notified.wait(seconds)
                 return
             self._is_listening = True
         try:
             self._store.wait(seconds)
         finally:
-            with self._heard:
+            with self._notified:
                 self._is_listening = False
                 self._count += 1
-                self._heard.notify_all()
+                self._notified.notify_all()

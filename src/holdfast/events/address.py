@@ -55,7 +55,7 @@ def address_of(url: str | None) -> SqliteAddress | PostgresqlAddress:
     if parsed.scheme in _POSTGRESQL:
         return _postgresql(parsed)
     raise Unsupported(
-        f"{parsed.scheme}:// keeps no event streams: they live in a database, postgresql://… or sqlite:///…"
+        f"{parsed.scheme}:// stores no event streams: use a database, postgresql://… or sqlite:///…"
     )
 
 

@@ -145,7 +145,7 @@ def check_handler(handler: object, wanted: Literal["plain", "async"]) -> None:
         )
     if inspect.iscoroutinefunction(handler) != (wanted == "async"):
         instead = "holdfast.events.aio" if wanted == "plain" else "holdfast.events"
-        raise InvalidArgument(f"this store takes {wanted} functions as handlers: use that of {instead}")
+        raise InvalidArgument(f"this store takes {wanted} functions as handlers: use the store of {instead}")
 
 
 def _whole_number(number: int, what: str, instead: str) -> int:

@@ -162,7 +162,7 @@ class PostgresqlOpener:
 
 
 def _ignore(notification: object) -> None:
-    """It has woken the subscription by coming; it says nothing more. Without a handler psycopg keeps them."""
+    """The arrival of a notification has woken the subscription. Without a handler psycopg would keep it."""
 
 
 def opener_of(
@@ -183,7 +183,7 @@ def psycopg_module() -> Any:
 
 
 class ConnectionPool:
-    """The store's connections that nobody uses at the moment."""
+    """The store's idle connections."""
 
     def __init__(self, opener: Opener) -> None:
         self.opener = opener

@@ -54,7 +54,8 @@ BATCH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of an append: ``version`` is the stream's now, or the one that was found instead."""
+    """The outcome of an append: ``version`` is the new version of the stream, or the version that was found
+    instead."""
 
     is_appended: bool
     version: int
@@ -98,7 +99,7 @@ class StoreDialect(Protocol):
 
     def load_snapshot(self, stream: str) -> Statement: ...
     def lock_checkpoint(self, projection: str) -> Plan[int]:
-        """The newest one that was committed, locked until the transaction ends."""
+        """The newest committed event, locked until the transaction ends."""
         ...
 
     def checkpoint(self, projection: str) -> Statement: ...
@@ -278,7 +279,7 @@ def next_events(dialect: StoreDialect, feed: Feed, timeout: float | None) -> Pla
     """What comes after the feed's position; empty: nothing came in time, or the subscription was closed.
 
     A connection that breaks is opened again (by the driver, at the next statement), for as long
-    as the caller waits. One that could never be opened is the caller's to know.
+    as the caller waits. If it could never be opened, the caller gets the error.
     """
     started: float = yield NOW
     deadline = None if timeout is None else started + timeout
@@ -307,8 +308,8 @@ def _wait_for_events(dialect: StoreDialect, feed: Feed, deadline: float | None) 
     feed.has_connected = True
     if found:
         return found
-    # Writers notify only while a subscriber waits. One that wrote before it could know, and commits after
-    # the look below, notifies no one: so the first looks follow each other closely.
+    # Writers notify only while a subscriber waits. A writer that wrote before this announcement, and commits
+    # after the read below, does not notify: so the first reads follow each other closely.
     yield from dialect.announce_waiting()
     found = yield from _poll(lambda: read_all(dialect, feed.position), dialect, deadline)
     yield from dialect.end_waiting()

@@ -41,8 +41,8 @@ CREATE TABLE IF NOT EXISTS main.holdfast_event_checkpoint (
 )""",
 )
 
-# One statement, so that nobody comes between the look at the version and the writing, whatever transaction it
-# is in. It must begin with the word INSERT: that is how sqlite3 knows to open a transaction.
+# One statement, so that in any transaction no writer comes between the check of the version and the write.
+# It must begin with the word INSERT: that is how sqlite3 knows to open a transaction.
 _APPEND: Final = """\
 INSERT INTO main.holdfast_event (stream, version, data)
 SELECT :stream, stored.version + 1 + each.key, each.value
@@ -96,7 +96,7 @@ class SqliteStore:
         application: Result = yield Statement("PRAGMA application_id")
         if int(application.rows[0][0]) == _LOCKS_DATABASE:
             raise InvalidArgument(
-                "this file is a database of locks, and is kept for them: name another file for the events"
+                "this file is a database of locks, and holds nothing else: name another file for the events"
             )
         for text in _TABLES:
             yield Statement(text)

@@ -21,13 +21,13 @@ def check_transaction(table: TableState, dialect: StoreDialect, needed: bool = F
     expected = SQLITE if isinstance(dialect, SqliteStore) else POSTGRESQL
     if table.dialect is not expected:
         raise InvalidArgument(
-            f"this connection is one to {table.dialect.name}, and the store of events is in {expected.name}:"
-            " pass one to the same database"
+            f"this connection is to {table.dialect.name}, and the store of events is in {expected.name}:"
+            " pass a connection to the same database"
         )
     if needed and table.commits_at_once() is True:
         raise InvalidArgument(
             "this connection is in autocommit mode and no transaction is open, so the checkpoint would be"
-            f" stored apart from what it stands for: {expected.how_to_begin} first"
+            f" committed apart from the handler's writes: {expected.how_to_begin} first"
         )
 
 
@@ -40,7 +40,7 @@ def checked(table: TableState, dialect: StoreDialect, needed: bool = False) -> P
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """The tables are made by another connection than the one that was given."""
+    """The tables are made by another connection than the given one."""
     try:
         yield
     except (LockTimeout, EngineUnavailable) as error:
@@ -48,8 +48,8 @@ def explained() -> Iterator[None]:
             raise
         raise LockTimeout(
             "the tables of the events are missing, and could not be made because a transaction keeps other"
-            " writers out. Should it be the one that is open on this connection: roll it back, call"
-            " store.install() once, and run it again"
+            " writers out. If that is the transaction of this connection, roll it back, call"
+            " store.install() once, and run the transaction again"
         ) from error
 
 

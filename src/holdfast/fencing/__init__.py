@@ -17,10 +17,10 @@ So every grant carries a token larger than all before, and the storage remembers
             db.execute("UPDATE invoices SET total = ?", (total + 10,))
 
 Where reading and writing are one short transaction, ``with fencing.transaction(db, lease) as cursor:`` does
-all of it. ``protect_table`` has the database refuse those who present nothing. ``holdfast.fencing.aio`` has
-the same functions, awaited.
+all of it. ``protect_table`` makes the database refuse writers that present no token. ``holdfast.fencing.aio``
+has the same functions, awaited.
 
-The one who woke up late gets ``StaleToken`` instead of overwriting, and its transaction leaves nothing.
+The holder that continued too late gets ``StaleToken`` and overwrites nothing: its transaction is rolled back.
 
 A lease or its ``fence`` says which engine and which grant a number belongs to. So does the text that
 ``holdfast run`` hands to its command in ``HOLDFAST_FENCE``: pass it in the lease's place.

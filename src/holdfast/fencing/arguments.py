@@ -63,7 +63,7 @@ def checked_source(source: str) -> str:
 
 
 def presented(lease_or_token: Presentable) -> HasFence | Fence | int:
-    """What was handed over, with the text of a grant read. A bare number as text is not one."""
+    """The given lease or token; the text of a grant is parsed. A number as text is no grant."""
     if isinstance(lease_or_token, str):
         if lease_or_token.strip().isdecimal():
             raise InvalidArgument(_not_presentable(lease_or_token))

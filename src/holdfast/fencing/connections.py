@@ -1,4 +1,4 @@
-"""Connections and cursors as users have them, told apart by their class: one small binding for each driver.
+"""Connections and cursors as users have them, recognised by their class: one small binding for each driver.
 
 No driver is imported: a class says by its module which one it comes from. A binding runs statements on a
 cursor of its own (the user's may be in the middle of a result, or make rows of its own kind), and knows how
@@ -71,7 +71,7 @@ class _HasCursor(Protocol):
 
 
 Executes = _HasExecute | _HasCursor
-"""A connection, cursor or session, as far as its type can be told without importing its driver."""
+"""A connection, cursor or session, as far as types can express it without importing the driver."""
 
 
 class FenceTable:
@@ -154,7 +154,7 @@ class FenceTable:
 
 
 class SqliteState:
-    """What sqlite3 and aiosqlite say of their transactions."""
+    """The state of transactions in sqlite3 and aiosqlite."""
 
     dialect: SqlDialect = SQLITE
     connection: Any
@@ -211,7 +211,7 @@ class SqliteTable(SqliteState, FenceTable):
 
 
 class PsycopgState:
-    """What psycopg's connections say of their transactions, blocking and awaiting ones."""
+    """The state of transactions in psycopg's connections, blocking and awaited."""
 
     dialect: SqlDialect = POSTGRESQL
     connection: Any
@@ -503,7 +503,7 @@ _TABLES: Final[Mapping[str, Callable[[Any], FenceTable]]] = {
 _STATES: Final[Mapping[str, Callable[[Any], Any]]] = {**_TABLES, "aiosqlite": _AiosqliteState}
 
 _DEPENDS_ON_THE_OBJECT: Final = {"django", "sqlalchemy"}
-"""Where a class does not say by itself whether it is a connection."""
+"""For classes whose name does not show whether they are connections."""
 
 _IS_CONNECTION: Final[WeakKeyDictionary[type, Callable[[Any], FenceTable]]] = WeakKeyDictionary()
 """Classes that turned out to be a driver's connections, so that each is looked at once."""
@@ -549,7 +549,7 @@ def _candidates(target: Any) -> Iterator[Any]:
 
 
 def family_of(target: object) -> str | None:
-    """The package that has the class of a connection, of those that are known."""
+    """The known package that a connection's class belongs to."""
     for cls in type(target).__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _STATES:

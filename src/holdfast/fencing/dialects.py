@@ -80,7 +80,7 @@ class SqlDialect(Dialect, Protocol):
     definitions_commit: bool
     """Whether CREATE ends the transaction that is open."""
     counts_matches: bool
-    """Whether an UPDATE counts the rows that it found; else those that it changed."""
+    """Whether an UPDATE counts the rows that it found, or else the rows that it changed."""
     row_lock: str
     """What makes a SELECT lock its rows and see what is newest; empty where the writer is alone anyway."""
     how_to_begin: str
@@ -113,13 +113,13 @@ class SqlDialect(Dialect, Protocol):
     def unprotect(self, table: TableName) -> Plan[None]: ...
     def quote(self, identifier: str) -> str: ...
     def upsert_row(self, table: str, key: Sequence[str], changes: Sequence[str], token: str) -> str | None:
-        """One statement that inserts a row, or changes it if its token allows. None: there is none."""
+        """One statement that inserts a row, or changes it if its token allows. None: not supported."""
         ...
 
     def is_not_installed(self, error: BaseException) -> bool: ...
     def is_seal_missing(self, error: BaseException) -> bool: ...
     def is_lost_race(self, error: BaseException) -> bool:
-        """Whether the database gave the race to another transaction: whoever runs again sees its outcome."""
+        """Whether another transaction won the race: a transaction that is run again sees its outcome."""
         ...
 
     def is_duplicate(self, error: BaseException) -> bool: ...

@@ -179,7 +179,7 @@ class FencedFile:
     def _load(self, folder: int) -> Mark | None:
         _check_file(folder, self._names.fence, self._beside(self._names.fence))
         text = _read(folder, self._names.fence, MAX_FENCE_BYTES)
-        # What is no mark is an error, and no holder may write: a guard does not guess.
+        # An invalid mark is an error, and no holder may write: a guard does not guess.
         return None if text is None else mark_from_text(text.strip(), self._beside(self._names.fence))
 
     # --- the lock around them

@@ -4,7 +4,7 @@ A client that writes under a lock sends, with each request that changes somethin
 
     Fencing-Token: 1795031791310829       the token
     Fencing-Resource: invoices            what the lock protects, usually the lock's name; percent-encoded
-    Fencing-Source: redis:main            whose numbers these are, and
+    Fencing-Source: redis:main            the engine that numbers belong to, and
     Fencing-Nonce: 5e1c…                  which grant it is; both, or neither (weaker: the number alone)
     Fencing-Peers: 17,18                  tokens of the other holders of a semaphore, where there are any
 
@@ -146,7 +146,7 @@ class Problem:
 
 
 def read_headers(headers: Iterable[tuple[str, str]], resource: str | None = None) -> Presented | Problem:
-    """What the request presents, or the answer to one that presents nothing that can be understood.
+    """What the request presents, or the response to a request without a fence, or with an invalid one.
 
     ``resource`` is what the server itself says the request is about; the client may then name no other.
     """

@@ -89,8 +89,9 @@ SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
 WHERE CONSTRAINT_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :table
   AND (DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION'))"""
 
-# Who has no secret has presented nothing: refused without a look at the fence, which another may keep locked.
-# The locking read sees what is newest, and keeps a newer holder from coming in before this transaction ends.
+# A connection without a secret has presented nothing. It is refused without a read of the fence, which
+# another transaction may keep locked. The locking read sees the newest row, and keeps a newer holder out
+# until this transaction ends.
 _TRIGGER = """\
 CREATE TRIGGER {trigger} BEFORE {event} ON {table} FOR EACH ROW
 BEGIN
@@ -253,7 +254,7 @@ _LOST = (
 )
 _RIGHTS = (
     "holdfast: this user may not use the guard. Its owner grants it: GRANT SELECT, INSERT, UPDATE ON"
-    " holdfast_fence TO the user. (Whoever installs it needs CREATE, and TRIGGER to protect tables.)"
+    " holdfast_fence TO the user. (The user who installs it needs CREATE, and TRIGGER to protect tables.)"
 )
 _NOTES = {
     1020: _LOST,

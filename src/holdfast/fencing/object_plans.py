@@ -51,7 +51,7 @@ _logger = logging.getLogger(__name__)
 MAX_ENVELOPE_BYTES: Final = 64 << 20
 """``advance`` reads and writes the content again, and a call holds it in memory."""
 MAX_HEADER_BYTES: Final = 64 << 10
-"""What is read to learn the mark alone. Room for some 3000 peers."""
+"""How many bytes are read to learn only the mark: room for about 3000 peers."""
 MARK: Final = "holdfast_fence"
 MAGIC: Final = b'{"holdfast_fence":'
 FIRST_PAUSE_SECONDS: Final = 0.05
@@ -268,7 +268,7 @@ class ObjectPlans:
             yield from self._discard(version.header.place)
 
     def _discard(self, key: str) -> Plan[None]:
-        """Delete what no version names any more. That it stays is no reason to say that a write failed."""
+        """Delete an object that no version names any more. An error of that does not fail the write."""
         try:
             yield DeleteObject(key)
         except Exception:

@@ -29,7 +29,7 @@ _BEFORE_SEND: Final = "before-send.s3.PutObject"
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What was found out. Counts are of races, in which all writers create or replace one object at once."""
+    """The results of the probe. Counts are of races: all writers create or replace one object at once."""
 
     writers: int
     races: int
@@ -42,7 +42,7 @@ class ProbeResult:
     none_stored: int
     """Races without a winner: safe, and a sign that writers will have to try again."""
     unclear: int
-    """Races in which the store did not say to each writer what became of its PUT."""
+    """Races in which the store did not report the outcome of its PUT to each writer."""
     has_content_etag: bool
     """The same content has the same ETag, so that an ETag is no version."""
 

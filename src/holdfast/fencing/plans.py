@@ -63,7 +63,7 @@ class Statement:
 
 @dataclass(slots=True)
 class Result:
-    """What came of a statement: how many rows it changed, and those it returned, with the columns' names."""
+    """The result of a statement: how many rows it changed, and those it returned, with the columns' names."""
 
     changed: int
     rows: Sequence[Sequence[Any]] = ()
@@ -89,7 +89,7 @@ class Dialect(Protocol):
         ...
 
     def has_passed(self, result: Result) -> bool | None:
-        """What the upsert's result says. None: it does not say, the stored mark has to be looked at."""
+        """Whether the upsert was accepted, by its result. None: only the stored mark shows that."""
         ...
 
     def select(self, resource: str) -> Statement: ...
@@ -131,17 +131,17 @@ def present(
 
 
 def load(dialect: Dialect, resource: str) -> Plan[Mark | None]:
-    """What is stored. Yields ``Statement``, is sent ``Result``."""
+    """The stored mark. Yields ``Statement``, is sent ``Result``."""
     result: Result = yield dialect.select(resource)
     return dialect.mark_in(result.rows[0]) if result.rows else None
 
 
-# --- storages without ---------------------------------------------------------------------------
+# --- storages without open transactions -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the mark and the version of what holds it. Answered by ``Found``."""
+    """Read the mark and the version of its object. Answered by ``Found``."""
 
     resource: str
 
@@ -157,7 +157,7 @@ class Found:
 class Commit:
     """Store the mark and the user's writes in one step, if the version is still this. Answered by bool.
 
-    Also where the mark is unchanged: the condition is what keeps a newer holder from coming in between.
+    Also if the mark is unchanged: the condition keeps a newer holder from coming in between.
     """
 
     resource: str
@@ -168,8 +168,8 @@ class Commit:
 def conditional(resource: str, mark: Mark) -> Plan[None]:
     """Commit the user's writes under the guard, or raise ``StaleToken``. Yields ``Read`` and ``Commit``.
 
-    Whoever reads its own data to compute the writes reads it at the version that ``Found`` names, and
-    computes them again at each ``Commit``. ``Conflict``: others changed the mark each time.
+    A driver that computes the writes from its data reads the data at the version that ``Found`` names, and
+    computes them again at each ``Commit``. ``Conflict``: another writer changed the mark each time.
     """
     for _ in range(TRIES):
         found: Found = yield Read(resource)

@@ -59,7 +59,7 @@ source = CASE WHEN given_source <> '' THEN given_source ELSE stored.source END,
 _REFRESHED: Final = "interval '10 minutes'"
 _SEAL: Final = "default_transaction_read_only"
 
-# What is noted is one expression that is assigned: it needs no query, and one snapshot for all of it.
+# The note is one assigned expression: it needs no query, and one snapshot for all of it.
 #
 # ON CONFLICT DO UPDATE locks the row also where its WHERE does not hold, until the transaction ends. Under
 # REPEATABLE READ and SERIALIZABLE it fails (40001) if the row changed after the transaction's snapshot: so a
@@ -319,7 +319,7 @@ _NOTES = {
     "42501": (
         "holdfast: this role may not use the guard. Its owner grants it: GRANT USAGE ON SCHEMA"
         " holdfast_fencing and GRANT SELECT, INSERT, UPDATE ON holdfast_fencing.fence TO the role (and"
-        " EXECUTE on its functions, where not everybody has it). Whoever"
+        " EXECUTE on its functions, if PUBLIC does not have it). The role that"
         " installs it needs CREATE on the database."
     ),
     "25006": "holdfast: this transaction is read-only; the guard has to write its row.",

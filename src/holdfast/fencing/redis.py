@@ -223,7 +223,7 @@ class Run(NamedTuple, Generic[Done]):
     finish: Callable[[Any], Done]
     """What the caller gets of what the script returned."""
     mark: Mark | None = None
-    """What is presented."""
+    """The mark that is presented."""
 
 
 class _Guard:
@@ -391,8 +391,8 @@ def fence_key(resource: str) -> bytes:
     """Where the fence is: in the slot of the resource's hash tag, or of the resource itself.
 
     Redis looks at the first ``{`` and the first ``}`` behind it. A resource in our braces must not begin
-    with ``}``, or the tag would be empty: such a one is preceded by ``%``, and so is one that begins with
-    ``%``.
+    with ``}``, or the tag would be empty: ``%`` is put before such a resource, and before a resource that
+    begins with ``%``.
     """
     name = resource.encode()
     begin = name.find(b"{")

@@ -142,7 +142,7 @@ def _updated(table: TableState, row: RowChange) -> Plan[bool]:
             return False
         _refuse_newer(row, stored)
         if not table.dialect.counts_matches:
-            # The row is locked now. What is changed here is right, and so it is where nothing changes.
+            # The row is locked now, so the result is right whether this statement changes it or not.
             yield _update(table.dialect, row)
             return True
     raise _changed_by_others(row)

@@ -98,7 +98,7 @@ def decide(stored: Mark | None, presented: Mark) -> Decision:
 
 
 def after(stored: Mark | None, decision: Decision) -> Mark | None:
-    """What is stored once the decision has been carried out."""
+    """The mark that is stored after the decision has been carried out."""
     return decision.to if isinstance(decision, Advance) else stored
 
 

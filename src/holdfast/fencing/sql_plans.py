@@ -3,12 +3,12 @@
 Each is written once; ``sql`` carries it out blocking, ``aio`` awaiting. Beside ``Statement`` they yield
 ``Control``.
 
-**A serialization failure** says that another transaction came first, not who. The truth is told where it can
-be looked up without taking anything from the user: if our statement itself opened the transaction, or the
-transaction is ``fencing.transaction``'s own, it is rolled back, the fence is read afresh on the same
-connection, and ``StaleToken`` is raised if the rule refuses the mark now. In a transaction that the user had
-opened, the failed transaction can read nothing, and is not ours to roll back: the driver's error stays, with
-a note, and running the transaction again gives the answer.
+**A serialization failure** reports that another transaction came first, but not which holder's. The guard
+finds out if that costs the user nothing: if the guard's statement itself opened the transaction, or the
+transaction is ``fencing.transaction``'s own, the guard rolls it back, reads the fence again on the same
+connection, and raises ``StaleToken`` if the rule refuses the mark now. A failed transaction that the user had
+opened can read nothing, and the guard may not roll it back: the driver's error is raised with a note, and
+running the transaction again gives the answer.
 """
 
 from __future__ import annotations
@@ -245,15 +245,15 @@ def _or_roll_back(table: TableState, plan: Plan[Done]) -> Plan[Done]:
 
 
 def _roll_back(table: TableState) -> Plan[None]:
-    """A connection that cannot is broken, and the server rolls back: what came first is what the user is
-    told."""
+    """Roll back, and ignore errors of that: then the connection is broken, the server rolls back, and the
+    user gets the first error."""
     with suppress(Exception):
         if table.in_transaction():
             yield Control.ROLL_BACK
 
 
 def _truthful(table: TableState, resource: str, mark: Mark, plan: Plan[Done]) -> Plan[Done]:
-    """The plan's transaction is its own: where it lost a race, look at who won."""
+    """The plan has a transaction of its own. If it lost a race, find out whether a newer holder won."""
     try:
         return (yield from plan)
     except BaseException as error:
@@ -269,7 +269,7 @@ def _refusal_now(table: TableState, resource: str, mark: Mark) -> Plan[StaleToke
     """Whether the fence, read afresh, refuses the mark."""
     try:
         stored = yield from _or_roll_back(table, load(table.dialect, resource))
-    except Exception:  # noqa: BLE001 - what failed first is what the user is told
+    except Exception:  # noqa: BLE001 - the user gets the first error
         return None
     yield from _roll_back(table)
     decision = decide(stored, mark)

@@ -266,7 +266,8 @@ class SqliteDialect(CommonDialect):
 
 
 def _memory() -> Callable[[str, str | None], str | None]:
-    """What one connection has presented last, by resource. With a secret it is told, without it is asked."""
+    """The last secret that one connection presented, by resource: a call with a secret stores it, without one
+    reads it."""
     remembered: dict[str, str] = {}
 
     def presented(resource: str, secret: str | None) -> str | None:

@@ -37,7 +37,7 @@ class IdempotencyMiddleware:
 
     client: an ``AsyncClient`` whose engine stores the responses.
     scope: whose keys these are: a function of the ASGI scope (the user, the tenant), or a constant. Without
-        it, one user could be sent the response of another who uses the same key.
+        it, a user could get the response of another user who has the same key.
     methods: those that are concerned; others pass untouched, and so does a request without the header.
     required: refuse a request without the header (400).
     keep: how long a response is kept.

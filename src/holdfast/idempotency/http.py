@@ -179,7 +179,7 @@ def body_too_large(most: int) -> Problem:
 
 
 def body_refused(problem: Problem, most: int) -> Problem:
-    """What was found wrong with a body, as a problem of this middleware."""
+    """The error that was found in a body, as a problem of this middleware."""
     if problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return body_too_large(most)
     return replace(problem, types=TYPES)
@@ -207,7 +207,7 @@ class StoredResponse(NamedTuple):
 
 
 def pack(response: StoredResponse) -> bytes:
-    """What is stored of a response. Of one that is too large, that the request was carried out."""
+    """The stored part of a response. If the response is too large: only that the request was carried out."""
     kept = [[name, value] for name, value in response.headers if name.lower() not in _NEVER_STORED]
     data = json.dumps([response.status, kept]).encode() + b"\n" + response.body
     if len(data) <= RESULT_BYTES_MAX:

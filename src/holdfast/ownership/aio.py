@@ -70,7 +70,7 @@ async def join(
     if not isinstance(client, AsyncClient):
         raise InvalidArgument(
             f"join takes a client of holdfast.aio.connect(url); this is {type(client).__name__}"
-            " (holdfast.ownership has the join for that of threads)"
+            " (for a client of threads, use holdfast.ownership)"
         )
     driver = client._driver
     options = Options.checked(

@@ -76,7 +76,7 @@ class Callbacks(ABC):
         return lease
 
     def assigned(self, held: Held) -> None:
-        """Each function is called once, also one that is added at this moment."""
+        """Each function is called once, also a function that is added at this moment."""
         with self._guard:
             functions = [each for each in self._functions["assigned"] if each not in held.informed]
             held.informed.extend(functions)

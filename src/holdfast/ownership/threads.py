@@ -53,7 +53,7 @@ def join(
     if not isinstance(client, Client):
         raise InvalidArgument(
             f"join takes a client of holdfast.connect(url); this is {type(client).__name__}"
-            " (holdfast.ownership.aio has the join for that of asyncio)"
+            " (for a client of asyncio, use holdfast.ownership.aio)"
         )
     driver = client._driver
     options = Options.checked(

@@ -53,8 +53,8 @@ def _retry(session: Session, id_: int) -> Plan[bool]:
     except Exception as error:
         if session.table.dialect.is_duplicate(error):
             raise Conflict(
-                f"job {id_} cannot be tried again: another job of its key is there in its place. Cancel that"
-                " one, or leave this one as it is"
+                f"job {id_} cannot be tried again: another job of its key has taken its place. Cancel the"
+                " other job, or leave this one as it is"
             ) from error
         raise
     if result.rows:
@@ -123,7 +123,7 @@ def kinds(session: Session) -> Plan[list[tuple[Any, ...]]]:
 
 
 def prune(session: Session, older_than: float, states: Iterable[str]) -> Plan[int]:
-    """A thousand at a time, so that nobody waits for long."""
+    """At most a thousand jobs in one statement, so that no other writer waits for long."""
     removed = 0
     for state in states:
         values = {"namespace": session.namespace, "state": state, "older_than": older_than}

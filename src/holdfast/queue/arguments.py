@@ -138,7 +138,7 @@ def encoded(value: Any, what: str) -> str:
     if len(text) > PAYLOAD_BYTES_MAX:
         raise InvalidArgument(
             f"the {what} has {len(text)} bytes as JSON, at most {PAYLOAD_BYTES_MAX} are allowed: store it"
-            " elsewhere, and put what names it"
+            " elsewhere, and put a reference to it"
         )
     return text
 
@@ -187,7 +187,7 @@ def _lane_and_uniqueness(job: NewJob, key: str | None) -> tuple[int, int]:
     if job.ordered and unique is not None:
         raise InvalidArgument(
             f"ordered=True is for many jobs of one key, which run one after the other; unique={unique!r}"
-            " would keep them out: leave one of them out"
+            " allows only one: leave one of these options out"
         )
     lane = 2 if job.ordered else _LANES.get(str(unique), 0)
     return lane, _UNIQUENESS.get(str(unique), 0)

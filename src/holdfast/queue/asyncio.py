@@ -137,7 +137,7 @@ class AsyncQueue(calls.BaseQueue):
     ) -> int:
         """Put a job, and return its id.
 
-        ``payload`` is what JSON can say. With a ``connection``: in the transaction that is open there, so
+        ``payload`` is a value of JSON. With a ``connection``: in the transaction that is open there, so
         that the job exists if, and only if, what else it writes does. ``run_at``: not before that time (a
         datetime with a time zone), or so long from now (a timedelta). The larger its ``priority`` the
         sooner; among equals the oldest first. ``max_attempts`` (20) and ``backoff`` (a ``Backoff`` or its
@@ -167,8 +167,8 @@ class AsyncQueue(calls.BaseQueue):
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
         Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
-        is given to the next who asks. ``kinds`` None: any. Where this call is cancelled, what it has claimed
-        is given back.
+        is given to the next claimant. ``kinds`` None: any kind. If this call is cancelled, the jobs
+        that it has claimed are given back.
         """
         claiming = asyncio.ensure_future(self._claim(kinds, limit, lease))
         try:
@@ -192,7 +192,7 @@ class AsyncQueue(calls.BaseQueue):
 
     async def extend_many(self, jobs: Iterable[AsyncJob]) -> dict[int, bool]:
         """Extend the leases of several jobs in one statement. Id → whether it is to stop, of those that are
-        still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
+        still their claimants'. The row of a missing job may only be locked: its ``check`` finds out."""
         return await self._store.run(calls.extend_many_call(jobs))
 
     # --- jobs of any claimant
@@ -207,7 +207,7 @@ class AsyncQueue(calls.BaseQueue):
         return await self._store.run(calls.retry_call(job))
 
     async def pause(self, kind: str) -> None:
-        """No job of this kind is claimed until ``resume``; those that run go on."""
+        """No job of this kind is claimed until ``resume``; running jobs continue."""
         await self._store.run(calls.pause_call(kind, True))
 
     async def resume(self, kind: str) -> None:
@@ -221,7 +221,7 @@ class AsyncQueue(calls.BaseQueue):
         await self._store.run(calls.limit_call(kind, concurrency, key_concurrency))
 
     async def kinds(self) -> list[KindInfo]:
-        """What was set for kinds; one that nothing was ever set for is not in it."""
+        """The settings of kinds. A kind without settings is left out."""
         return [calls.kind_in(row) for row in await self._store.run(admin.kinds)]
 
     async def counts(self, kind: str | None = None) -> dict[State, int]:

@@ -34,7 +34,7 @@ from .arguments import (
     job_row,
 )
 from .claimant import ClaimedJob
-from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State, Told
+from .model import STATES, JobInfo, KindInfo, NewJob, PeriodicInfo, State, StopReason
 from .store import Call, EventClock
 from .texts import Session
 
@@ -63,7 +63,7 @@ _numbers = itertools.count(1)
 
 
 def new_owner() -> str:
-    """Who a claimant is, for people."""
+    """The name of this claimant, for people."""
     return f"{owner_prefix()}{next(_numbers)}"
 
 
@@ -82,9 +82,9 @@ class BaseQueue:
     def __init__(self, clocks: Clocks, retention: float | None) -> None:
         self.clocks = clocks
         self.owner = new_owner()
-        """Who claims, for people."""
+        """The name of the claimant, for people."""
         self.retention = retention
-        """Finished and cancelled jobs are removed so many seconds later; None: never."""
+        """How many seconds finished and cancelled jobs are kept; None: for ever."""
 
 
 # --- jobs of any claimant
@@ -104,8 +104,8 @@ def claim_call(
     clocks = claimant_of.clocks
     checked = check_kinds(kinds), check_count(limit, "limit", 1000), check_lease(lease)
     retention = claimant_of.retention if clocks.removals.is_due() else None
-    hurry = clocks.removals.hurry
-    asked = plans.Claim(*checked, claimant_of.owner, clocks.events.is_due(), retention, hurry)
+    remove_more = clocks.removals.make_due
+    asked = plans.Claim(*checked, claimant_of.owner, clocks.events.is_due(), retention, remove_more)
     return lambda session: plans.claim(session, asked)
 
 
@@ -174,7 +174,7 @@ def schedule_call(
     schedule = check_schedule(cron, every)
     if options.get("run_at") is not None:
         raise InvalidArgument(
-            f"the schedule {name!r} says when its jobs run, so run_at has no place in it: leave it out, or"
+            f"the schedule {name!r} says when its jobs run, so it cannot have a run_at: leave it out, or"
             " put a single job with run_at"
         )
     row = dict(job_row(NewJob(kind, payload, **options)))
@@ -236,10 +236,10 @@ class BaseJob:
         self.is_ended = False
         """Whether ``finish``, ``fail``, ``release`` or ``transaction`` has ended this claim here."""
         self.is_ending = False
-        """Whether such a call is running, or the worker is about to make it: the claim then ends, and is not
-        lost."""
-        self.told: Told | None = None
-        """Why its handler is to stop, as far as its worker has learned."""
+        """Whether such a call is running, or the worker is about to make it: then a claim that is gone has
+        ended, and was not lost."""
+        self.stop_reason: StopReason | None = None
+        """Why the function of this job is to stop; None: the worker has learned of no reason."""
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -253,9 +253,9 @@ class BaseJob:
 
     @property
     def should_stop(self) -> bool:
-        """Whether its worker has learned that it was cancelled or given to another, or waits no longer for
-        the end of this job. Asks nobody, so that a long loop can look each time round."""
-        return self.told is not None
+        """Whether the worker has learned that this job was cancelled or given to another claimant, or no
+        longer waits for its end. Does no I/O, so that a long loop can check it in every iteration."""
+        return self.stop_reason is not None
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.kind!r} attempt={self.attempt} token={self.token}>"

@@ -43,7 +43,8 @@ def finish(session: Session, job: ClaimedJob, result: str | None) -> Plan[None]:
 
 
 def finish_many(session: Session, jobs: Iterable[tuple[ClaimedJob, str | None]]) -> Plan[set[int]]:
-    """With their results. None of them is in a lane. The ids of those that were still their claimants'."""
+    """Finish jobs with their results. None of them is in a lane. Returns the ids of the jobs that the
+    claimant still had."""
     claims = json.dumps([{**job.values, "result": result} for job, result in jobs])
     result: Result = yield Statement(session.texts.finish_many, {"claims": claims})
     return {int(row[0]) for row in result.rows}
@@ -97,7 +98,7 @@ def _refused(session: Session, job: ClaimedJob, may_be_finished: bool = False) -
     standing: Result = yield Statement(session.texts.standing, {"id": job.id})
     row = standing.rows[0] if standing.rows else None
     if may_be_finished and row is not None and row[0] == "finished" and row[1] == job.token:
-        return "finished"  # by this very claim, whose answer was lost
+        return "finished"  # by this claim, and the reply was lost
     raise _stale(job, row)
 
 

@@ -44,7 +44,7 @@ _SETTINGS: Final = (
 
 
 def database_of(url: str | None, io_timeout: float) -> Database:
-    """The database that a URL names; without one that of ``$HOLDFAST_URL``, else a file of this user's."""
+    """The database of a URL. Without a URL: that of ``$HOLDFAST_URL``, or else a file of this user."""
     if url is not None and not isinstance(url, str):
         raise InvalidArgument(
             f"a URL is text; it is {type(url).__name__}: write for example 'postgresql://localhost/shop'"
@@ -58,7 +58,7 @@ def database_of(url: str | None, io_timeout: float) -> Database:
     if parsed.scheme == "sqlite":
         return SqliteDatabase(_path_in(parsed), io_timeout, parsed.options.get("synchronous", "full"))
     raise Unsupported(
-        f"{parsed.scheme}:// cannot carry a queue, whose jobs are rows of a database: use postgresql:// or"
+        f"{parsed.scheme}:// cannot carry a queue, because jobs are rows of a database: use postgresql:// or"
         " sqlite://"
     )
 
@@ -87,7 +87,7 @@ class Database(ABC):
 
     @property
     def own_transaction(self) -> str | None:
-        """What to run first in a transaction that its user takes as long for as it takes."""
+        """What to run first in a transaction that the user may keep open for any time."""
         return None
 
     @abstractmethod
@@ -162,7 +162,7 @@ class PostgresDatabase(Database):
         }
 
     def settings_of(self, is_pooled: bool) -> Sequence[str]:
-        """What is set on a new connection. Behind a pooling proxy nothing is: others would inherit it."""
+        """Settings of a new connection. None behind a pooling proxy: other clients would inherit them."""
         if is_pooled:
             return ()
         # A process that is stopped in the middle of a transaction does not keep its locks for ever.
@@ -181,7 +181,7 @@ class PostgresDatabase(Database):
             raise self.unavailable(error) from error
         try:
             connection.watch(self.io_timeout / 2, self.settings)
-            row = connection.execute(self.greeting).fetchone()
+            row = connection.execute(self.first_query).fetchone()
             is_pooled = self.is_pooled(connection, row)
             for setting in self.settings_of(is_pooled):
                 connection.execute(setting)
@@ -193,11 +193,11 @@ class PostgresDatabase(Database):
             raise
         return connection
 
-    greeting: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
+    first_query: Final = "SELECT pg_backend_pid(), current_setting('default_transaction_isolation')"
     """The first query of a new connection; ``is_pooled`` reads its result."""
 
     def is_pooled(self, connection: Any, row: Any) -> bool:
-        """A proxy names another process than the one that answers. Statements are not prepared there."""
+        """Whether the process id at login differs from the backend's: statements are not prepared then."""
         found = self.pooler == "yes" or (self.pooler == "auto" and row[0] != connection.info.backend_pid)
         connection.prepare_threshold = None if found else 2
         if found and row[1] in ("repeatable read", "serializable"):
@@ -215,7 +215,7 @@ class PostgresDatabase(Database):
     def is_usable(self, connection: Any) -> bool:
         if connection.closed or connection.broken:
             return False
-        # An idle server sends nothing but why it ends the connection.
+        # On an idle connection, a server sends only the reason for which it ends the connection.
         return not wait_readable([connection.fileno()], 0.0)
 
     def failure(self, error: Exception, connection: Any) -> Exception | None:
@@ -273,8 +273,8 @@ class SqliteDatabase(Database):
         try:
             if connection.execute("PRAGMA application_id").fetchone()[0] == LOCKS_DATABASE:
                 raise InvalidArgument(
-                    f"{self.path} is a database of locks, which nothing else may write to: give the queue a"
-                    " file of its own, or that of your data"
+                    f"{self.path} is a database of locks, and holds nothing else: give the queue a"
+                    " file of its own, or the file of your data"
                 )
             with contextlib.suppress(sqlite3.OperationalError):  # busy: the next connection does it
                 connection.execute("PRAGMA journal_mode = WAL")

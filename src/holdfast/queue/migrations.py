@@ -77,6 +77,6 @@ def migrate(session: Session) -> Plan[bool]:
 
 
 def administrator_script(texts: Texts) -> str:
-    """The whole installation as text for psql or sqlite3, to be run by those who may create tables."""
+    """The whole installation as text for psql or sqlite3, to be run by a role that may create tables."""
     begin = ["BEGIN", *texts.begin_install]
     return ";\n".join([*begin, *statements_of(texts), "COMMIT"]) + ";\n"

@@ -1,4 +1,4 @@
-"""What the queue says of its jobs, as values; and the one error of its own."""
+"""What the queue reports of its jobs, as values; and its own error, ``JobCancelled``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "NewJob",
     "PeriodicInfo",
     "State",
-    "Told",
+    "StopReason",
     "Unique",
 ]
 
@@ -30,8 +30,8 @@ UNFINISHED: Final[frozenset[State]] = frozenset({"scheduled", "blocked", "ready"
 
 Unique = Literal["queued", "running", "both"]
 
-Told = Literal["cancelled", "lost", "given back"]
-"""Why a handler is to stop: its job was cancelled; it was given to another claimant; its worker ends."""
+StopReason = Literal["cancelled", "lost", "given back"]
+"""Why a function is to stop: its job was cancelled; the job has another claimant; the worker ends."""
 
 
 class JobCancelled(HoldfastError):
@@ -70,7 +70,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class KindInfo:
-    """What was set for a kind of jobs."""
+    """The settings of a kind of jobs."""
 
     kind: str
     paused: bool

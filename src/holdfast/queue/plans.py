@@ -1,15 +1,15 @@
-"""Putting and claiming, and what time does to jobs, as plans: statements in their order. No I/O.
+"""Putting and claiming jobs, and changes that are due at a time, as plans: statements in their order. No I/O.
 
 Each is written once, for drivers that block and drivers that await. On a connection of the queue's own a
 plan of several statements is a transaction; on the user's connection it is a part of the user's.
 
 **Lanes.** Jobs of one key that must not run together are in a *lane*. Only as many of a lane as may run are
-ready; the others are blocked, out of the claimants' way. Whatever lets one in or out of a lane first locks
-the lane, so that no job is left blocked behind one that has just ended. The lock lasts as long as the
-transaction.
+ready; the others are blocked, and claimants do not meet them. A plan that lets jobs into or out of a lane
+locks the lane first, so that no job stays blocked behind a job that has just ended. The lock lasts as long as
+the transaction.
 
-**What time does** (a scheduled job that becomes due, a lease that ends, a periodic job) is done by claimants:
-``next_event`` says by the database's clock whether there is something to do, and when there is next. All of
+**Timed changes** (a scheduled job that becomes due, a lease that ends, a periodic job) are made by claimants:
+``next_event`` reads by the database's clock when the next change is due. All of
 it is written so that many may do it at once: each row is changed by one of them.
 """
 
@@ -64,7 +64,7 @@ def listen_to(namespace: str) -> str:
 
 
 def atomically(session: Session, plan: Plan[Done]) -> Plan[Done]:
-    """All or nothing: in a transaction of its own, or in the one of the user's."""
+    """All or nothing: in a transaction of its own, or in the user's."""
     if not session.is_own or session.table.in_transaction():
         return (yield from plan)
     yield Control.BEGIN
@@ -79,11 +79,12 @@ def atomically(session: Session, plan: Plan[Done]) -> Plan[Done]:
 
 
 def check_transaction(session: Session) -> Plan[None]:
-    """A connection that is given is given for its transaction."""
+    """A connection that the user passes has to be in a transaction."""
     if not session.is_own and (yield from commits_at_once(session.table)):
         raise InvalidArgument(
-            "this connection is in autocommit mode and no transaction is open, so the job would not depend on"
-            f" what else is written: {session.table.dialect.how_to_begin} first, or leave connection= out"
+            "this connection is in autocommit mode and no transaction is open, so the job would not be"
+            f" committed together with your other writes: {session.table.dialect.how_to_begin} first, or"
+            " leave connection= out"
         )
 
 
@@ -132,7 +133,7 @@ def try_lock_lane(session: Session, lane: Lane) -> Plan[bool]:
 
 
 def promote(session: Session, lane: Lane) -> Plan[None]:
-    """Make ready what may run now. Its lane is locked."""
+    """Make the jobs of a lane ready that may run now. The caller has locked the lane."""
     values = {"namespace": session.namespace, "kind": lane[0], "key": lane[1]}
     while True:
         promoted: Result = yield Statement(session.texts.promote, values)
@@ -141,7 +142,7 @@ def promote(session: Session, lane: Lane) -> Plan[None]:
 
 
 def in_lane(session: Session, lane: Lane | None, plan: Plan[Done]) -> Plan[Done]:
-    """What may free a place in the lane; then the next job takes it."""
+    """Run a plan that may free a place in the lane, then let the next job take it."""
     if lane is None:
         return (yield from plan)
 
@@ -158,7 +159,7 @@ def in_lane(session: Session, lane: Lane | None, plan: Plan[Done]) -> Plan[Done]
 
 
 def put(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[int]]:
-    """The ids, in order. Where its key has the one job that it may have, that job's."""
+    """The ids, in order. If the key of a job has its one job already, the id of that job."""
     yield from check_transaction(session)
     if len(rows) == 1 and not _needs_lane(rows[0]):
         return (yield from _put_one(session, rows[0]))
@@ -166,7 +167,7 @@ def put(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[int]]:
 
 
 def _needs_lane(row: Mapping[str, Any]) -> bool:
-    """Whether it is in one, or would be by the limit of its kind."""
+    """Whether the job is in a lane, or would be by the limit of its kind."""
     return row["key"] is not None and row["uniqueness"] != 2
 
 
@@ -193,7 +194,7 @@ def _put_all(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[i
 
 
 def _is_in_lane(session: Session, lane: Lane, rows: Sequence[Mapping[str, Any]]) -> Plan[bool]:
-    """Whether one of them takes a place, by what was asked for or by the limit of its kind."""
+    """Whether one of the jobs takes a place in the lane, by its options or by the limit of its kind."""
     if any(row["asked_lane"] for row in rows if (row["kind"], row["key"]) == lane):
         return True
     values = {"namespace": session.namespace, "kind": lane[0]}
@@ -217,10 +218,10 @@ def _put_one(session: Session, row: Mapping[str, Any]) -> Plan[list[int]]:
         holder: Result = yield Statement(session.texts.holder_of_key, values)
         if holder.rows:
             return [int(holder.rows[0][0])]
-        # It has ended in between, so there is room now.
+        # That job has ended in between, so the key is free now.
     raise Conflict(
-        f"the key {row['key']!r} of kind {row['kind']!r} was taken and free again {PUT_TRIES} times in a row,"
-        " and nothing was put: try again (in a transaction that sees only what was committed before it"
+        f"the key {row['key']!r} of kind {row['kind']!r} was taken and became free {PUT_TRIES} times in a"
+        " row, and nothing was put: try again (in a transaction that sees only what was committed before it"
         " began: run the whole transaction again)"
     )
 
@@ -240,18 +241,18 @@ def _insert(session: Session, rows: Sequence[Mapping[str, Any]]) -> Plan[list[in
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is asked for. ``kinds`` None: any."""
+    """The parameters of a claim. ``kinds`` None: any kind."""
 
     kinds: Sequence[str] | None
     count: int
     lease: float
     owner: str
     checks_events: bool
-    """Whether to look first what time has done; where too few jobs are found, it is looked in any case."""
+    """Whether to make the timed changes first; if too few jobs are found, they are made in any case."""
     retention: float | None = None
-    """Remove some of the jobs that were over so long ago."""
+    """Remove some of the jobs that ended more than this many seconds ago."""
     remove_more: Callable[[], None] = lambda: None
-    """To call if there may be more of them, so that one of the next claims removes those."""
+    """Called if more such jobs may be left, so that one of the next claims removes them."""
 
 
 def claim(session: Session, asked: Claim) -> Plan[list[dict[str, Any]]]:
@@ -363,11 +364,11 @@ def as_job(row: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(_COLUMNS, row, strict=True))
 
 
-# --- what time does -----------------------------------------------------------------------------
+# --- timed changes ------------------------------------------------------------------------------
 
 
 def next_event(session: Session) -> Plan[float | None]:
-    """In how many seconds there is something to do; 0 or less: now. None: nothing waits for its time."""
+    """In how many seconds the next timed change is due; 0 or less: now. None: there is none."""
     result: Result = yield Statement(session.texts.next_event, {"namespace": session.namespace})
     now, *events = result.rows[0]
     times = [event for event in events if event is not None]
@@ -375,7 +376,7 @@ def next_event(session: Session) -> Plan[float | None]:
 
 
 def run_events(session: Session) -> Plan[bool]:
-    """Do what is due; whether anything was."""
+    """Make the changes that are due. Returns whether there were any."""
     wait = yield from next_event(session)
     if wait is None or wait > 0:
         return False
@@ -394,8 +395,8 @@ def run_events(session: Session) -> Plan[bool]:
 
 
 def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]) -> Plan[None]:
-    """Jobs whose lane is locked by another transaction, perhaps a long one of a user's, wait for the next
-    time: nobody who claims waits for it."""
+    """Jobs whose lane is locked by another transaction, perhaps a long one of a user's, are left for the
+    next time: no claimant waits for that transaction."""
     locked: set[Lane] = set()
     for lane in sorted({lane for _, lane in jobs if lane is not None}):
         if (yield from try_lock_lane(session, lane)):
@@ -407,8 +408,8 @@ def _change(session: Session, text: str, jobs: Sequence[tuple[int, Lane | None]]
 
 
 def _put_periodic(session: Session) -> Plan[None]:
-    """The claimant that advances the schedule puts the job of each due time, in one transaction: once in a
-    fleet. Times that were missed are made up for by one job."""
+    """The claimant that advances the schedule also puts its job, in one transaction: once in a whole fleet.
+    One job makes up for all times that were missed."""
     due: Result = yield Statement(session.texts.due_periodic, {"namespace": session.namespace})
     for name, kind, payload, schedule, options, next_at, now in due.rows:
         values = {

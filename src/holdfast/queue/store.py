@@ -35,15 +35,15 @@ Call = Callable[[Session], Plan[T]]
 
 IDLE_MAX: Final = 16
 LISTENING_SECONDS: Final = 1.0
-"""How long a wait lasts at most where announcements arrive: one may get lost with its connection."""
+"""The longest wait where notifications arrive: a notification may get lost with its connection."""
 POLL_SECONDS: Final = 0.1
-"""The same where a proxy swallows them."""
+"""The same behind a proxy that does not pass notifications on."""
 FILE_POLL_SECONDS: Final = 0.01
-"""How often a waiter looks whether the file was changed, which costs microseconds."""
+"""How often a waiter checks whether the file has changed, which costs microseconds."""
 SOONEST_SECONDS: Final = 0.01
-"""How long a wait lasts at least when something is due: it may be another's to do, who is not done yet."""
+"""The shortest wait when a change is due: another claimant may be about to do it."""
 EVENTS_SECONDS: Final = 0.2
-"""How often a busy claimant looks what time has done."""
+"""How often a busy claimant makes the timed changes."""
 RETENTION_SECONDS: Final = 30.0
 """How often it removes some of the jobs that are older than their retention."""
 
@@ -52,7 +52,7 @@ _inherited: Final[list[Any]] = []
 
 
 class EventClock:
-    """When a busy claimant looks for events next (an idle one always does), or removes old jobs."""
+    """When a busy claimant next makes timed changes (an idle one always does), or removes old jobs."""
 
     def __init__(self, seconds: float = EVENTS_SECONDS) -> None:
         self._at = 0.0
@@ -65,8 +65,8 @@ class EventClock:
         self._at = now + self._seconds
         return True
 
-    def hurry(self) -> None:
-        """There is more to do, soon."""
+    def make_due(self) -> None:
+        """More is left to do: be due again soon."""
         self._at = min(self._at, boottime() + EVENTS_SECONDS)
 
 
@@ -101,7 +101,7 @@ class Store:
         self._pid = os.getpid()
         self._listener: Any = None
         self._listening = threading.Lock()
-        self._heard = threading.Condition()
+        self._notified = threading.Condition()
         self._siblings: list[Store] = []
         register_after_fork(self)
 
@@ -152,7 +152,7 @@ class Store:
             connection.close()
 
     def _give_back(self, connection: Any) -> None:
-        """What is in the middle of a transaction, after an interruption, is not used again."""
+        """A connection that an interruption left within a transaction is not used again."""
         is_clean = self.database.is_usable(connection) and not table_of(connection).in_transaction()
         with self._mutex:
             if is_clean and not self._is_closed and len(self._idle) < IDLE_MAX and self._pid == os.getpid():
@@ -176,8 +176,8 @@ class Store:
                 raise
             raise EngineUnavailable(
                 f"the queue has no tables in {self.database.name} yet, and they could not be made because a"
-                " transaction keeps other writers out. Should it be the one that is open on the connection"
-                " given: roll it back, call queue.install() once, and run it again"
+                " transaction keeps other writers out. If that is the transaction of the connection given,"
+                " roll it back, call queue.install() once, and run the transaction again"
             ) from error
 
     def install(self) -> bool:
@@ -203,10 +203,10 @@ class Store:
                 return self._listen(timeout, interruption)
             finally:
                 self._listening.release()
-                with self._heard:
-                    self._heard.notify_all()
-        with self._heard:
-            return self._heard.wait(timeout=min(timeout, LISTENING_SECONDS))
+                with self._notified:
+                    self._notified.notify_all()
+        with self._notified:
+            return self._notified.wait(timeout=min(timeout, LISTENING_SECONDS))
 
     def pause(self, timeout: float, interruption: SelfPipe) -> None:
         """Without the database, until the time is over or the interruption is woken."""
@@ -223,9 +223,9 @@ class Store:
         connection = self._listener
         if connection is None or not self._is_alive(connection):
             self._start_listening(database)
-            if not self._listener_is_deaf:
+            if not self._listener_polls:
                 return True  # what was put before this is looked for once more
-        if self._listener_is_deaf or connection is None:
+        if self._listener_polls or connection is None:
             return bool(_readable([], interruption, min(timeout, POLL_SECONDS)))
         try:
             readable = _readable([connection], interruption, min(timeout, LISTENING_SECONDS))
@@ -239,11 +239,11 @@ class Store:
         return bool(readable)
 
     def _start_listening(self, database: PostgresDatabase) -> None:
-        """Only a connection that listens is kept: after an interrupt it might hear nothing."""
+        """Only a connection that listens is kept: after an interrupt it might receive no notification."""
         connection = database.connect()
-        is_deaf = connection.prepare_threshold is None or not database.notifies
+        must_poll = connection.prepare_threshold is None or not database.notifies
         try:
-            if not is_deaf:
+            if not must_poll:
                 connection.execute(listen_to(self.namespace))
         except BaseException as error:
             connection.close()
@@ -252,7 +252,7 @@ class Store:
                 if failure is not None:
                     raise failure from error
             raise
-        self._listener_is_deaf = is_deaf
+        self._listener_polls = must_poll
         self._keep_listener(connection)
 
     def _keep_listener(self, connection: Any) -> None:
@@ -316,12 +316,16 @@ class Store:
         """In the child: what is the parent's is left alone, and connections are made afresh."""
         _inherited.extend([*self._idle, self._listener])
         self._idle, self._listener = [], None
-        self._mutex, self._listening, self._heard = threading.Lock(), threading.Lock(), threading.Condition()
+        self._mutex, self._listening, self._notified = (
+            threading.Lock(),
+            threading.Lock(),
+            threading.Condition(),
+        )
         self._pid = os.getpid()
 
 
 def _readable(connections: list[Any], interruption: SelfPipe | None, timeout: float) -> list[Any]:
-    """Those of them that there is something to read from, within the time."""
+    """Those that become readable within the time."""
     watched = [*connections, *([interruption] if interruption is not None else [])]
     descriptors = {each.fileno(): each for each in watched}
     found = [descriptors[number] for number in wait_readable(descriptors, timeout)]
@@ -331,7 +335,7 @@ def _readable(connections: list[Any], interruption: SelfPipe | None, timeout: fl
 
 
 def drain(pgconn: Any) -> None:
-    """Take what was announced."""
+    """Consume the notifications that have arrived."""
     pgconn.consume_input()
     while pgconn.notifies() is not None:
         pass

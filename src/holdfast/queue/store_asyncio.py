@@ -116,8 +116,8 @@ class FileStore(AsyncStore):
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         raise InvalidArgument(
-            "SQLite has no driver that is awaited: give job.transaction() a connection of aiosqlite's to the"
-            " queue's file"
+            "the queue has no asynchronous driver of its own for SQLite: give job.transaction() a connection"
+            " of aiosqlite to the queue's file"
         )
         yield
 
@@ -132,7 +132,7 @@ class ServerStore(AsyncStore):
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Any = None
-        self._listener_is_deaf = False
+        self._listener_polls = False
         self._listening = asyncio.Lock()
 
     # --- running plans
@@ -186,7 +186,7 @@ class ServerStore(AsyncStore):
             raise self.database.unavailable(error) from error
         try:
             connection.watch(self.database.io_timeout / 2, settings)
-            cursor = await connection.execute(self.database.greeting)
+            cursor = await connection.execute(self.database.first_query)
             is_pooled = self.database.is_pooled(connection, await cursor.fetchone())
             for setting in self.database.settings_of(is_pooled):
                 await connection.execute(setting)
@@ -237,19 +237,19 @@ class ServerStore(AsyncStore):
                 await self._listener.close()
                 self._listener = None
             await self._start_listening()
-            if not self._listener_is_deaf:
+            if not self._listener_polls:
                 return True  # what was put before this is looked for once more
-        if self._listener_is_deaf:
+        if self._listener_polls:
             await asyncio.sleep(min(timeout, POLL_SECONDS))
             return False
-        return await self._hear(self._listener, timeout)
+        return await self._wait_readable(self._listener, timeout)
 
     async def _start_listening(self) -> None:
-        """Only a connection that listens is kept: after a cancellation it might hear nothing."""
+        """Only a connection that listens is kept: after a cancellation it might receive no notification."""
         connection = await self._connect()
-        is_deaf = connection.prepare_threshold is None or not self.database.notifies
+        must_poll = connection.prepare_threshold is None or not self.database.notifies
         try:
-            if not is_deaf:
+            if not must_poll:
                 await connection.execute(listen_to(self.namespace))
         except BaseException as error:
             await connection.close()
@@ -261,16 +261,16 @@ class ServerStore(AsyncStore):
         if self._is_closed:
             await connection.close()
             return
-        self._listener, self._listener_is_deaf = connection, is_deaf
+        self._listener, self._listener_polls = connection, must_poll
 
-    async def _hear(self, connection: Any, timeout: float) -> bool:
+    async def _wait_readable(self, connection: Any, timeout: float) -> bool:
         loop = asyncio.get_running_loop()
-        heard = asyncio.Event()
+        readable = asyncio.Event()
         number = connection.fileno()
-        loop.add_reader(number, heard.set)
+        loop.add_reader(number, readable.set)
         try:
             async with asyncio.timeout(timeout):
-                await heard.wait()
+                await readable.wait()
         except TimeoutError:
             return False
         finally:

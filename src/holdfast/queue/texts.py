@@ -325,11 +325,11 @@ class Texts:
     lock_lane: str
     """Returns nothing, or the isolation level of the transaction, and NULL if it was not locked for that."""
     try_lock_lane: str
-    """Returns whether it did; nothing where nobody can be in the way."""
+    """Returns whether the lane was locked. None if no other writer is possible meanwhile."""
     wake: str | None
-    """Wakes those that listen; None: they look for themselves."""
+    """Notifies claimants that listen; None: claimants poll."""
     claims_at_once: bool
-    """Whether to claim without a look first. Not where one that finds nothing waits for the only writer."""
+    """Whether to claim without a query first. Not if a claim that finds nothing waits for the only writer."""
     _made: dict[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> str:

@@ -133,7 +133,7 @@ class Queue(calls.BaseQueue):
     ) -> int:
         """Put a job, and return its id.
 
-        ``payload`` is what JSON can say. With a ``connection``: in the transaction that is open there, so
+        ``payload`` is a value of JSON. With a ``connection``: in the transaction that is open there, so
         that the job exists if, and only if, what else it writes does. ``run_at``: not before that time (a
         datetime with a time zone), or so long from now (a timedelta). The larger its ``priority`` the
         sooner; among equals the oldest first. ``max_attempts`` (20) and ``backoff`` (a ``Backoff`` or its
@@ -163,7 +163,7 @@ class Queue(calls.BaseQueue):
         """At most ``limit`` jobs that are ready, the best first; none, if there is none. Does not wait.
 
         Each is this claimant's until its ``lease`` ends; ``extend`` it in time. A job whose lease has ended
-        is given to the next who asks. ``kinds`` None: any.
+        is given to the next claimant. ``kinds`` None: any kind.
         """
         found = self._store.run(calls.claim_call(kinds, limit, lease, self))
         return [Job(self, row) for row in found]
@@ -175,7 +175,7 @@ class Queue(calls.BaseQueue):
 
     def extend_many(self, jobs: Iterable[Job]) -> dict[int, bool]:
         """Extend the leases of several jobs in one statement. Id → whether it is to stop, of those that are
-        still their claimants'; one that is missing may just be locked, which its own ``check`` tells."""
+        still their claimants'. The row of a missing job may only be locked: its ``check`` finds out."""
         return self._store.run(calls.extend_many_call(jobs))
 
     # --- jobs of any claimant
@@ -190,7 +190,7 @@ class Queue(calls.BaseQueue):
         return self._store.run(calls.retry_call(job))
 
     def pause(self, kind: str) -> None:
-        """No job of this kind is claimed until ``resume``; those that run go on."""
+        """No job of this kind is claimed until ``resume``; running jobs continue."""
         self._store.run(calls.pause_call(kind, True))
 
     def resume(self, kind: str) -> None:
@@ -202,7 +202,7 @@ class Queue(calls.BaseQueue):
         self._store.run(calls.limit_call(kind, concurrency, key_concurrency))
 
     def kinds(self) -> list[KindInfo]:
-        """What was set for kinds; one that nothing was ever set for is not in it."""
+        """The settings of kinds. A kind without settings is left out."""
         return [calls.kind_in(row) for row in self._store.run(admin.kinds)]
 
     def counts(self, kind: str | None = None) -> dict[State, int]:

@@ -22,14 +22,14 @@ NOBODY: Final = -1
 
 
 class State(NamedTuple):
-    """What the cell of a group says."""
+    """The contents of the cell of a group."""
 
     generation: int
     """How often the assignment has changed."""
     members: Mapping[str, float]
     """Each member, and for how many seconds its partitions are kept while it is away; 0: not at all."""
     owners: tuple[str | None, ...]
-    """Who is to own each partition."""
+    """Which member is to own each partition."""
 
 
 # --- keys ---------------------------------------------------------------------------------------

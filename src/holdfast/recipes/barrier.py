@@ -40,7 +40,7 @@ class State(NamedTuple):
     parties: int
     generation: int = 0
     waiting: tuple[int, ...] = ()
-    """The tokens of those that wait, in the order of their arrival."""
+    """The tokens of the waiting parties, in the order of their arrival."""
     broken: bool = False
     """Until ``reset``."""
     interrupted: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ def outcome(state: State, generation: int) -> bool | None:
 
 
 async def wait(barrier: Barrier, owner: str, timeout: float | None) -> int:
-    """Wait for the other parties. Returns the number of those that arrived before; or BrokenBarrierError."""
+    """Wait for the other parties. Returns how many parties arrived before; or BrokenBarrierError."""
     client_state = barrier.client_state
     ends_at = None if timeout is None else await Now() + timeout
     lease: LeaseState | records.NotGranted | None = None
@@ -210,10 +210,10 @@ async def _arrive(barrier: Barrier, lease: LeaseState) -> tuple[int, int]:
 
 
 async def _missing(barrier: Barrier, state: State, lease: LeaseState) -> bool:
-    """Whether one of those that wait is not alive, as the engine judges, or this party lost its own lease.
+    """Whether a waiting party is not alive, as the engine judges, or this party has lost its own lease.
 
-    All of them held their leases before the state was written, so one that is no holder now is gone, or has
-    passed; in the latter case the state is outdated, and nothing can be stored in its place.
+    All parties held their leases before the state was written, so a party that is no holder now is gone, or
+    has passed; in the latter case the state is outdated, and nothing can be stored in its place.
     """
     if lease.loss(await Now()) is not None:
         return True

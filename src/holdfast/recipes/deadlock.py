@@ -35,13 +35,13 @@ log = logging.getLogger("holdfast")
 
 LOOK_SECONDS_MIN: Final = 1.0
 LOOK_SECONDS_MAX: Final = 5.0
-"""Between two looks. The longer a wait, the rarer: a deadlock is most often there from the start."""
+"""Between two searches, growing with the time of the wait: most deadlocks are there from the start."""
 
 HELD_READ_MAX: Final = 8
-"""Of so many names that a waiter holds, one look reads who waits for them."""
+"""For so many names that a waiter holds, one search reads which clients wait for them."""
 
 PUBLISHED_MAX: Final = 64
-"""So many waiters of one client publish at a time: every reader reads all that a client has published."""
+"""So many waiters of one client publish at a time: a reader reads everything that a client has published."""
 
 HELD_MAX: Final = 200
 """How many grants one waiter publishes, the newest first: more would not fit into metadata."""
@@ -54,7 +54,7 @@ NAMES_MAX: Final = 1000
 
 
 def check_engine(promised: Guarantees) -> None:
-    """Refuse an engine that cannot tell who waits for whom, before any I/O."""
+    """Refuse an engine without a view of waiters and what they wait for, before any I/O."""
     if "rwlock" not in promised.primitives:
         raise Unsupported(
             f"{promised.engine} cannot tell deadlocks: its nodes know the holders of a name, and have no one "
@@ -86,8 +86,7 @@ def encode(entry: WaitEntry) -> dict[str, str]:
 
 
 def decode(record: Record) -> list[WaitEntry]:
-    """What is published in one record. What another version has written there, and is not understood, is
-    left out."""
+    """The published waits of one record. Entries in the unknown format of another version are left out."""
     return [
         WaitEntry(
             said["attempt"],

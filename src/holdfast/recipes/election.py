@@ -214,7 +214,7 @@ async def leader(client_state: ClientState, record: str) -> Leader | None:
 class Observation:
     """One observer: it reports the leader, and then every change that it sees.
 
-    It may miss a leader who came and went at once, but never the last one: each change wakes it to read the
+    It may miss a leader that led for a moment only, but never the last one: each change wakes it to read the
     present state, and after a failure it subscribes again, which reads the present state too.
     """
 

@@ -234,7 +234,7 @@ async def enter(
     owner: str,
     watch_long_wait: records.WatchLongWait | None = None,
 ) -> Attempt[L]:
-    """An attempt that holds the lock, or one that has the result."""
+    """An attempt that holds the lock, or an attempt that has the result."""
     outcome = await _look(client_state, operation, caller)
     if outcome is not None:
         return Attempt(operation, outcome=outcome)

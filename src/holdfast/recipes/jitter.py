@@ -1,4 +1,4 @@
-"""Randomness of a recipe, for pauses that spread out those who try again."""
+"""Randomness of a recipe, for pauses that spread out repeated attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def random_pause(tries: int, least: float, most: float) -> float:
 
 
 async def poll_pause(tries: int, least: float, most: float) -> float:
-    """Between half of the bound and the bound: spreads out those that poll together."""
+    """Between half of the bound and the bound: spreads out clients that poll together."""
     return (0.5 + 0.5 * await random_fraction()) * _bound(tries, least, most)
 
 

@@ -1,4 +1,4 @@
-"""Latches: a count that goes down to zero once, and those that wait for it. The count is in a cell."""
+"""Latches: a count that goes down to zero once, and waiters for it. The count is in a cell."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Group:
         return None
 
     def latest(self) -> list[LeaseState]:
-        """The states of its leases; of one that was downgraded, that of the read lease."""
+        """The states of its leases; if a lease was downgraded, the state of the read lease."""
         return [latest_state(state) for state in self.states]
 
     def lost_state(self, now: float) -> LeaseState | None:

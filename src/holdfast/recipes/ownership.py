@@ -3,7 +3,7 @@
 * A member that takes part holds the group's record as a reader, with its name as metadata. So the engine says
   who is alive.
 * A cell says which member is to own which partition. Whichever member first notices that another came or went
-  replaces the assignment, by compare-and-swap. So all members act on the same one.
+  replaces the assignment, by compare-and-swap. So all members act on the same assignment.
 * Owning a partition is holding an ordinary lock, whose token fences its writes. A member releases what the
   assignment has taken from it once its work has stopped, and acquires what the assignment gives it. So
   however late a member learns of a change, no two own a partition at a time.
@@ -452,7 +452,7 @@ async def _round(member: Member) -> float:
 
 
 def _forget_lost(member: Member) -> None:
-    """What was lost is held no longer. Its loss was reported by the lease itself."""
+    """Remove lost leases. Each lease has reported its loss itself."""
     now = member.client_state.now()
     for held in list(member.held.values()):
         if not _is_held(held.state, now):
@@ -548,10 +548,10 @@ async def _try(member: Member, spec: Spec) -> LeaseState | None:
 
 
 async def _read(member: Member) -> tuple[cell.Contents, State]:
-    """The assignment, and then who is present.
+    """Read the assignment, and then which members are present.
 
-    In this order, because a member is present before it is in the assignment: so one that is in it, and is
-    not present, has gone.
+    In this order, because a member is present before it is in the assignment: so a member that is in it, and
+    is not present, has left.
     """
     contents = await cell.read(member.cell)
     if member.nonce:
@@ -748,7 +748,7 @@ class Group(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Who holds a partition."""
+    """The holder of a partition."""
 
     member: str
     token: int

@@ -182,7 +182,7 @@ def prune(table: TableState) -> Plan[int]:
 
 
 def _begin(table: TableState, operation: SqlOperation) -> Plan[Outcome | None]:
-    """What is stored; None: the row is this transaction's own."""
+    """The stored outcome; None: this transaction has inserted the row."""
     texts = _texts(table)
     yield from _refuse_autocommit(table)
     yield Control.FLUSH

@@ -58,5 +58,5 @@ def _waiting(wait: float | None, skip_locked: bool) -> str:
         return " SKIP LOCKED"
     if wait is None:
         return ""
-    # Whole seconds are all it knows: rounded up, so that nobody waits less than they asked to.
+    # MariaDB counts whole seconds: rounded up, so that no caller waits for less than its timeout.
     return f" WAIT {min(math.ceil(wait), _SECONDS_MAX)}" if wait else " NOWAIT"

@@ -7,7 +7,7 @@ within it, and the lock is asked for again, waiting; a refusal goes back to the 
 setting back. Where the lock was granted, a statement puts the setting back. It is set for the transaction
 only, so a transaction that is rolled back puts it back in any case.
 
-A try takes no turn from those who wait: of advisory locks, the server lets no try pass a waiter.
+A try does not overtake waiters: for advisory locks, the server lets no try pass a waiter.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class PostgresqlLocks:
         tried: Result = yield Statement(f"{text} SKIP LOCKED", row.values)
         if tried.rows or skip_locked:
             return tried
-        # There is no such row, or it is locked: which of them, a statement that may fail says.
+        # There is no such row, or it is locked: a statement that may fail finds out which.
         if wait:
             return (yield from _limited(Statement(text, row.values), wait, what))
         return (yield from _limited(Statement(f"{text} NOWAIT", row.values), None, what))
@@ -98,10 +98,10 @@ def _limited(statement: Statement, seconds: float | None, what: str) -> Plan[Res
             yield Statement(_PUT_BACK, {"setting": setting})
     except BaseException as error:
         failure = failure_of(error)
-        # After a deadlock or a conflict the whole transaction has to be run again: nobody shall commit it.
+        # After a deadlock or a conflict the whole transaction has to be run again: it must not be committed.
         if failure in (Failure.DEADLOCK, Failure.CONFLICT):
             raise
-        with suppress(Exception):  # a connection that cannot is broken: the first error says so
+        with suppress(Exception):  # if this fails, the connection is broken, and the first error reports it
             yield Statement(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             yield Statement(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if failure is Failure.LOCK_TIMEOUT:

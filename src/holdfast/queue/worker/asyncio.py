@@ -13,7 +13,7 @@ from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ..asyncio import AsyncJob, AsyncQueue
 from ..calls import BaseJob, finish_many_call
-from ..model import Told
+from ..model import StopReason
 from ..store import Store
 from . import outcomes
 from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
@@ -59,13 +59,13 @@ class AsyncWorker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, AsyncQueue):
             raise InvalidArgument(
-                f"an AsyncWorker's queue is one of holdfast.queue.aio.connect(…); this is"
-                f" {type(queue).__name__}. For one of holdfast.queue take Worker"
+                f"AsyncWorker takes a queue of holdfast.queue.aio.connect(…); this is"
+                f" {type(queue).__name__}. For a queue of holdfast.queue, use Worker"
             )
         self.queue = queue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
-        self._is_hurried = False
+        self._skips_grace = False
 
     def __repr__(self) -> str:
         return f"<AsyncWorker of {', '.join(self.functions) or 'nothing'} from {self.queue!r}>"
@@ -77,23 +77,23 @@ class AsyncWorker(BaseWorker):
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         try:
-            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_on_signal) if signals else contextlib.nullcontext():
                 await _Run(self, self._changed).work(until_idle)
         finally:
-            self.is_running = self.is_stopping = self._is_hurried = False
+            self.is_running = self.is_stopping = self._skips_grace = False
             self._loop = None
 
     def stop(self, *, now: bool = False) -> None:
         """Let ``run`` end, which waits for the jobs that run; ``now``: they are given back at once. May be
         called from any thread, and from a job's function."""
-        self._is_hurried = self._is_hurried or now
+        self._skips_grace = self._skips_grace or now
         self.is_stopping = True
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._changed.set)
 
-    def _stop_harder(self) -> None:
+    def _stop_on_signal(self) -> None:
         self.stop(now=self.is_stopping)
 
 
@@ -177,11 +177,11 @@ class _Run:
         return len(jobs)
 
     async def _sleep(self, is_full: bool) -> None:
-        """Until a job ends or, unless as many run as may, one may be claimed."""
+        """Wait until a job ends or, below the limit of running jobs, a job may be claimed."""
         changed = asyncio.create_task(self._changed.wait())
         tasks: set[asyncio.Task[Any]] = {changed}
         if not is_full:
-            # One that goes on from the last time is as good: it is not worth its end.
+            # A wait that is still under way from the last call is kept: to cancel it costs more.
             if self._waiting is None:
                 self._waiting = asyncio.create_task(self._queue.wait(WAIT_SECONDS))
             tasks.add(self._waiting)
@@ -212,7 +212,7 @@ class _Run:
             while chosen:
                 job, result = chosen[-1]
                 if job.id not in found:
-                    # By an earlier call whose answer was lost, or it is another's.
+                    # An earlier call finished it and its reply was lost, or another claimant has it.
                     try:
                         await self._store.run(job.finish_text_call(result))
                     except StaleToken as error:
@@ -272,13 +272,13 @@ class _Run:
             except (StaleToken, InvalidArgument) as error:
                 log.info("%r could not be ended: %s", job, error)
             except Exception as error:  # noqa: BLE001 - as above
-                if self._worker.is_running and not self._worker._is_hurried:
+                if self._worker.is_running and not self._worker._skips_grace:
                     await asyncio.sleep(pause_after(error, failures))
                     failures += 1
                     continue
             return outcomes.Nothing()
 
-    def _cancel_from_thread(self, job: BaseJob, told: Told) -> None:
+    def _cancel_from_thread(self, job: BaseJob, reason: StopReason) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._cancel, job)
 
@@ -290,12 +290,12 @@ class _Run:
     # --- the end
 
     async def _drain(self, grace: float) -> None:
-        await self._finish_until(boottime() + grace, may_hurry=True)
+        await self._finish_until(boottime() + grace, is_grace=True)
         for job in list(self._tasks):
-            if job.told is None:
-                job.told = "given back"
+            if job.stop_reason is None:
+                job.stop_reason = "given back"
                 self._cancel(job)
-        await self._finish_until(boottime() + LAST_SECONDS, may_hurry=False)
+        await self._finish_until(boottime() + LAST_SECONDS, is_grace=False)
         is_cut_off = False
         for job in list(self._tasks):
             log.warning("%r still runs, and is given back", job)
@@ -308,10 +308,10 @@ class _Run:
                 # Wait for an absent database once, not for each job.
                 is_cut_off = isinstance(error, EngineUnavailable)
 
-    async def _finish_until(self, deadline: float, may_hurry: bool) -> None:
+    async def _finish_until(self, deadline: float, is_grace: bool) -> None:
         while self._tasks or self._unfinished:
             left = deadline - boottime()
-            if left <= 0 or (may_hurry and self._worker._is_hurried):
+            if left <= 0 or (is_grace and self._worker._skips_grace):
                 return
             self._changed.clear()
             try:

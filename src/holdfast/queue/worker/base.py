@@ -38,10 +38,10 @@ class BaseWorker:
         self.lease = check_lease(lease)
         self.grace = check_seconds(grace, "grace", 0.0)
         self.is_stopping = False
-        """Whether no more jobs are claimed, and the ones that run are waited for. Long ones may look."""
+        """Whether the worker claims no more jobs and waits for running ones. Long functions may check it."""
         self.is_running = False
         self.ended = 0
-        """How many jobs have ended here, whatever became of them."""
+        """How many jobs have ended here, with any outcome."""
         self.functions: dict[str, Callable[[Any], Any]] = {}
         self.periodic: dict[str, Periodic] = {}
 
@@ -84,12 +84,12 @@ class BaseWorker:
             return
         if is_awaited:
             raise InvalidArgument(
-                f"the function for {kind!r} is awaited, and this worker runs threads: take"
+                f"the function for {kind!r} is async, and this worker runs threads: use"
                 " holdfast.queue.aio.AsyncWorker, or write def"
             )
         raise InvalidArgument(
-            f"the function for {kind!r} is not awaited: write async def, with asyncio.to_thread for what"
-            " blocks, or take holdfast.queue.Worker"
+            f"the function for {kind!r} is not async: write async def, with asyncio.to_thread for calls"
+            " that block, or use holdfast.queue.Worker"
         )
 
     def _begin(self) -> None:

@@ -1,8 +1,8 @@
 """Extends the leases of a worker's jobs, on a thread of its own.
 
 So neither a long computation nor an event loop that is blocked loses a job. All jobs of a worker are extended
-by one statement. It is also how a worker learns that one was cancelled, or given to another claimant while
-this process was stopped.
+by one statement. From its result the worker learns that a job was cancelled, or was given to another claimant
+while this process was stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from ...errors import HoldfastError, StaleToken
 from ..calls import BaseJob, extend_many_call
-from ..model import JobCancelled, Told
+from ..model import JobCancelled, StopReason
 from ..store import Store
 
 __all__ = ["Heartbeats"]
@@ -27,13 +27,13 @@ JOIN_SECONDS: Final = 5.0
 
 
 class Heartbeats:
-    """Keeps the jobs that are added, until they are removed. ``tell`` hears, on this thread, why one is to
-    stop: once for each."""
+    """Extends the leases of the jobs that are added, until they are removed. For each job that is to stop,
+    this thread calls ``on_stop`` once, with the reason."""
 
-    def __init__(self, store: Store, lease: float, tell: Callable[[BaseJob, Told], None]) -> None:
+    def __init__(self, store: Store, lease: float, on_stop: Callable[[BaseJob, StopReason], None]) -> None:
         self._store = store
         self._interval = lease / BEATS_PER_LEASE
-        self._tell = tell
+        self._on_stop = on_stop
         self._jobs: dict[int, BaseJob] = {}
         self._mutex = threading.Lock()
         self._ended = threading.Event()
@@ -50,7 +50,7 @@ class Heartbeats:
         with self._mutex:
             earlier = self._jobs.get(job.id)
         if earlier is not None:
-            self._report(earlier, "lost")  # its lease had run out, and this worker has it again
+            self._report(earlier, "lost")  # its lease had expired, and this worker has claimed the job again
         with self._mutex:
             self._jobs[job.id] = job
 
@@ -82,12 +82,12 @@ class Heartbeats:
         for job in jobs:
             if found.get(job.id) is False:
                 continue
-            told: Told | None = "cancelled" if job.id in found else self._why_missing(job)
-            if told is not None:
-                self._report(job, told)
+            reason: StopReason | None = "cancelled" if job.id in found else self._why_missing(job)
+            if reason is not None:
+                self._report(job, reason)
 
-    def _why_missing(self, job: BaseJob) -> Told | None:
-        """Its row may just be locked, for example by its own transaction, which is about to finish it."""
+    def _why_missing(self, job: BaseJob) -> StopReason | None:
+        """The row may only be locked, for example by the transaction that is about to finish the job."""
         if job.is_ended:
             return None
         try:
@@ -98,16 +98,16 @@ class Heartbeats:
             return "cancelled"
         return None
 
-    def _report(self, job: BaseJob, told: Told) -> None:
-        if told == "lost" and (job.is_ending or job.is_ended):
-            return  # it was ended here, though its function may go on
+    def _report(self, job: BaseJob, reason: StopReason) -> None:
+        if reason == "lost" and (job.is_ending or job.is_ended):
+            return  # this process ended the claim, though the function may continue
         with self._mutex:
             is_kept = self._jobs.get(job.id) is job
-            if told == "lost" and is_kept:
+            if reason == "lost" and is_kept:
                 del self._jobs[job.id]
-            if not is_kept or job.told is not None:
-                return  # it is forgotten, or knows
-            job.told = told
-        what = "was cancelled" if told == "cancelled" else "was given to another claimant"
-        log.log(logging.INFO if told == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)
-        self._tell(job, told)
+            if not is_kept or job.stop_reason is not None:
+                return  # the job was removed, or its reason was reported before
+            job.stop_reason = reason
+        what = "was cancelled" if reason == "cancelled" else "was given to another claimant"
+        log.log(logging.INFO if reason == "cancelled" else logging.WARNING, "%r %s while it ran", job, what)
+        self._on_stop(job, reason)

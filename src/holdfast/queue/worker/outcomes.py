@@ -1,4 +1,4 @@
-"""What becomes of a job when its function has ended. No I/O."""
+"""The outcome of a job after its function has ended. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """It is done. The result is a text of JSON, or there is none."""
+    """The job is done. ``result`` is JSON text; None: there is no result."""
 
     result: str | None
 
@@ -32,36 +32,36 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Another worker is to begin it anew, and this try does not count."""
+    """Another worker is to run the job, and this attempt does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """It is not this claimant's any more, or its function has said what becomes of it."""
+    """The job has another claimant now, or its function has ended it already."""
 
 
 Outcome = Finish | Fail | Release | Nothing
 
 
 def of_result(job: BaseJob, result: Any) -> Outcome:
-    if job.is_ended or job.told == "lost":
+    if job.is_ended or job.stop_reason == "lost":
         return Nothing()
     try:
         return Finish(None if result is None else encoded(result, "result"))
     except InvalidArgument as error:
-        # What it did is done: to do it again would end the same way.
+        # The function has done its work, and another attempt would fail in the same way.
         return Fail(error, is_final=True)
 
 
 def of_error(job: BaseJob, error: BaseException) -> Outcome:
-    """``error`` got out of its function."""
-    if job.told == "lost" or (isinstance(error, StaleToken) and error.resource == f"job {job.id}"):
+    """The function of the job raised ``error``."""
+    if job.stop_reason == "lost" or (isinstance(error, StaleToken) and error.resource == f"job {job.id}"):
         return Nothing()
-    if isinstance(error, JobCancelled) or job.told == "cancelled":
+    if isinstance(error, JobCancelled) or job.stop_reason == "cancelled":
         return Fail("cancelled while it ran")
-    if job.told == "given back":
+    if job.stop_reason == "given back":
         return Release()
     log.warning("%r failed: %s: %s", job, type(error).__name__, error)
     own = error.__traceback__
-    # Its first frame is the worker's, which is of no interest to those who read it.
+    # The first frame is the worker's: it does not help to find the mistake.
     return Fail(error.with_traceback(own.tb_next if own is not None else None))

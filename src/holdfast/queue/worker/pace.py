@@ -16,11 +16,11 @@ log = logging.getLogger("holdfast")
 OUTAGE: Final = Backoff(first=0.1, maximum=5.0)
 
 AHEAD_SECONDS: Final = 0.02
-"""As much work is claimed beyond what can begin at once: a round trip then serves many short jobs, and no
-job of a moment waits for long behind others while another worker is idle."""
+"""So much work is claimed ahead of what can begin at once: one round trip then serves many short jobs, and no
+short job waits for long behind others while another worker is idle."""
 AHEAD_MAX: Final = 200
 STARTING_SECONDS: Final = 0.005
-"""What a job is taken to last before any has ended."""
+"""The assumed duration of a job before any has ended."""
 MEMORY: Final = 0.2
 """The weight of the newest job in the mean of their times. A long one counts fully at once."""
 
@@ -37,16 +37,16 @@ class Pace:
         self._mean_seconds = max(seconds, 1e-5) if seconds > 10 * mean else mean + MEMORY * (seconds - mean)
 
     def stalled(self, seconds: float) -> None:
-        """Nothing that waited here could begin for so long."""
+        """No job that waited here could begin for so many seconds."""
         self._mean_seconds = max(2 * self._mean_seconds, seconds)
 
     def ahead(self) -> int:
-        """How many claimed ones may wait here for those that run."""
+        """How many claimed jobs may wait here for running jobs."""
         each = max(self._mean_seconds, 1e-5)
         return min(AHEAD_MAX, int(AHEAD_SECONDS * self.concurrency / each))
 
     def wanted(self, claimed: int) -> int:
-        """How many to claim, when so many run or wait here. Not few at a time."""
+        """How many jobs to claim if ``claimed`` jobs run or wait here. Does not claim a few at a time."""
         ahead = self.ahead()
         if claimed >= self.concurrency + ahead / 2:
             return 0
@@ -54,8 +54,8 @@ class Pace:
 
 
 def pause_after(error: Exception, failures: int) -> float:
-    """How long to pause before the database is asked again, after so many failures before this one. What will
-    not change by itself is raised."""
+    """How long to pause before the next attempt at the database, after so many failures before this one. An
+    error that no later attempt can avoid is raised."""
     if isinstance(error, InvalidArgument | Unsupported):
         raise error
     pause = OUTAGE.pause_seconds(failures + 1, random.random())

@@ -1,8 +1,8 @@
 """The worker for threads.
 
-One thread, that of ``run``, talks to the database: it claims jobs, and finishes in one statement what the
-others have done since it last looked. So the number of round trips falls as the number of jobs rises. Nobody
-waits for that: while it claims and finishes, the threads work on what was claimed ahead.
+The thread that called ``run`` talks to the database. It claims jobs, and one statement finishes all jobs
+whose functions have ended since the last one. So the number of round trips for each job falls as the rate of
+jobs rises. The other threads do not wait for the database: they work on jobs that were claimed ahead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...errors import EngineUnavailable, InvalidArgument, StaleToken
 from ...runtime.clock import boottime
 from ...runtime.self_pipe import SelfPipe
 from ..calls import BaseJob, finish_many_call
-from ..model import Told
+from ..model import StopReason
 from ..threads import Job, Queue
 from . import outcomes
 from .base import DEFAULT_LEASE, GRACE_SECONDS, BaseWorker
@@ -60,8 +60,8 @@ class Worker(BaseWorker):
 
         worker.run()
 
-    Leases are extended on another thread, however long a function takes. A function that runs long looks at
-    ``job.should_stop`` now and then: its job was cancelled, or is another's.
+    Leases are extended on another thread, however long a function takes. A function that runs long checks
+    ``job.should_stop`` now and then: True if its job was cancelled, or was given to another claimant.
     """
 
     is_awaited = False
@@ -77,12 +77,12 @@ class Worker(BaseWorker):
         super().__init__(concurrency, lease, grace)
         if not isinstance(queue, Queue):
             raise InvalidArgument(
-                f"a Worker's queue is one of holdfast.queue.connect(…); this is {type(queue).__name__}."
-                " For one of holdfast.queue.aio take AsyncWorker"
+                f"Worker takes a queue of holdfast.queue.connect(…); this is {type(queue).__name__}."
+                " For a queue of holdfast.queue.aio, use AsyncWorker"
             )
         self.queue = queue
         self._interruption: SelfPipe | None = None
-        self._is_hurried = False
+        self._skips_grace = False
 
     def __repr__(self) -> str:
         return f"<Worker of {', '.join(self.functions) or 'nothing'} from {self.queue!r}>"
@@ -90,32 +90,32 @@ class Worker(BaseWorker):
     def run(self, *, signals: bool = True, until_idle: bool = False) -> None:
         """Work until ``stop``, SIGTERM or SIGINT; with ``until_idle``, until no job is ready.
 
-        Then no more jobs are claimed, and those that run are waited for, for as long as ``grace``; what still
-        runs then is told to stop, and given back to other workers. A second signal ends the waiting at once.
-        ``signals=False`` leaves signals alone, as does a run outside the main thread. An outage of the
-        database is waited out.
+        Then no more jobs are claimed. The worker waits for running jobs for as long as ``grace``. It
+        asks those that still run then to stop, and gives them back to other workers. A second signal ends the
+        wait at once. With ``signals=False``, or outside the main thread, no signal handler is installed. The
+        worker waits for the end of an outage of the database.
         """
         self._begin()
         self._interruption = SelfPipe()
         try:
-            with stopping_at_signals(self._stop_harder) if signals else contextlib.nullcontext():
+            with stopping_at_signals(self._stop_on_signal) if signals else contextlib.nullcontext():
                 _Run(self, self._interruption).work(until_idle)
         finally:
             self.is_running = False
             interruption, self._interruption = self._interruption, None
             interruption.close()
-            self.is_stopping = self._is_hurried = False
+            self.is_stopping = self._skips_grace = False
 
     def stop(self, *, now: bool = False) -> None:
         """Let ``run`` end, which waits for the jobs that run; ``now``: they are given back at once. May be
         called from any thread, and from a job's function."""
-        self._is_hurried = self._is_hurried or now
+        self._skips_grace = self._skips_grace or now
         self.is_stopping = True
         interruption = self._interruption
         if interruption is not None:
             interruption.wake()
 
-    def _stop_harder(self) -> None:
+    def _stop_on_signal(self) -> None:
         self.stop(now=self.is_stopping)
 
 
@@ -252,7 +252,7 @@ class _Run:
         while self._unfinished:
             job, result = self._unfinished[-1]
             if job.id not in found:
-                # By an earlier call whose answer was lost, or it is another's.
+                # An earlier call finished it and its reply was lost, or another claimant has it.
                 try:
                     self._store.run(job.finish_text_call(result))
                 except StaleToken as error:
@@ -280,7 +280,7 @@ class _Run:
             # While the worker ends, wait for an absent database once, not for each job.
             self._is_cut_off = self._worker.is_stopping and isinstance(error, EngineUnavailable)
 
-    def _ignore(self, job: BaseJob, told: Told) -> None:
+    def _ignore(self, job: BaseJob, reason: StopReason) -> None:
         """A thread cannot be interrupted: its function looks at ``job.should_stop``."""
 
     # --- the end
@@ -288,10 +288,10 @@ class _Run:
     def _drain(self) -> None:
         self._give_back_waiting()
         worker = self._worker
-        self._finish_until(lambda: boottime() + worker.grace, lambda: worker._is_hurried)
+        self._finish_until(lambda: boottime() + worker.grace, lambda: worker._skips_grace)
         for job in self._claimed.values():
-            if job.told is None:
-                job.told = "given back"
+            if job.stop_reason is None:
+                job.stop_reason = "given back"
         self._finish_until(lambda: boottime() + LAST_SECONDS, lambda: False)
         for job in list(self._claimed.values()):
             log.warning("%r still runs, and is given back", job)

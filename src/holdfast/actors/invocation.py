@@ -19,14 +19,14 @@ from .definitions import APPLY, Definition, check_fields
 from .messages import NewMessage, Received
 from .model import Rejected
 
-__all__ = ["Outcome", "Stored", "Turn", "attributes_of", "failed", "restored"]
+__all__ = ["Invocation", "Outcome", "Stored", "attributes_of", "failed", "restored"]
 
 ERROR_TEXT_MAX: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is known of an actor. ``version`` 0: nothing. ``attributes`` are those of the value, or of the
+    """The stored state of an actor. ``version`` 0: nothing. ``attributes`` are those of the value, or of the
     snapshot that ``events`` follow."""
 
     version: int = 0
@@ -36,13 +36,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is committed with the end of a message."""
+    """The changes that are committed with the end of a message."""
 
     result: str | None
     """The reply, or the error, of a message that was asked."""
     expected_version: int = 0
     state: str | None = None
-    """A new value; None: it is as it was."""
+    """The new value; None: unchanged."""
     events: Sequence[str] = ()
     snapshot: str | None = None
     messages: Sequence[NewMessage] = field(default=())
@@ -62,8 +62,8 @@ def attributes_of(actor: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(actor).items() if not name.startswith("_")}
 
 
-class Turn:
-    """``call()``, awaited where its handler is, then ``outcome``."""
+class Invocation:
+    """One run of a handler: ``call()``, awaited if the handler is async, then ``outcome``."""
 
     def __init__(self, definition: Definition, received: Received, stored: Stored) -> None:
         self._definition = definition
@@ -95,7 +95,7 @@ class Turn:
         if not self._events and state != self._before:
             raise InvalidArgument(
                 f"the message {self._received.message!r} changed attributes of {self._definition.kind!r},"
-                " which are rebuilt from its events: say what happened by context().append(event), and"
+                " which are rebuilt from its events: append an event by context().append(event), and"
                 " change them in apply()"
             )
         return Outcome(
@@ -115,7 +115,7 @@ class Turn:
 
 
 def failed(received: Received, error: BaseException) -> Outcome | None:
-    """Nothing is changed, and the message is over. None: it is to be tried again."""
+    """The outcome of a message that failed for good: no state changes. None: the message is tried again."""
     text = str(error).replace("\0", "").encode("utf-8", "replace").decode()[:ERROR_TEXT_MAX]
     if isinstance(error, Rejected):
         return Outcome(encoded({"rejected": text}, "reply"))
