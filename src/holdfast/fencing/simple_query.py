@@ -97,6 +97,8 @@ def _written(statement: Statement) -> bytes:
 
 
 def _literal(value: Any) -> bytes:
+    if value == "":
+        return b"''"
     if isinstance(value, str):
         return b"pg_catalog.convert_from(pg_catalog.decode('%s', 'hex'), 'UTF8')" % hexlify(value.encode())
     return b"%d" % value
