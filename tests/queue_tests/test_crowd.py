@@ -52,7 +52,7 @@ def mutated_queue(folder: Path, names: Iterable[str], right: str, wrong: str) ->
 def test_the_crowd_catches(mutant: str, tmp_path: Path) -> None:
     with mutated_queue(tmp_path, *MUTANTS[mutant]) as queue:
         url = queue._store.database.name + "?synchronous=normal"
-        assert any(Crowd(url, seed, patience=2.0).run(queue) for seed in range(5))
+        assert any(Crowd(url, seed, patience=2.0).run(queue) for seed in range(25))
 
 
 def test_a_token_that_nobody_looks_at_is_noticed(tmp_path: Path) -> None:
